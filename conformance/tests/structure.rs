@@ -51,6 +51,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         "tollgate-cli",
         &[
             "tollgate",
+            "tollgate-admin",
             "tollgate-policy-tools",
             "tollgate-gen",
             "tollgate-registry",
@@ -133,12 +134,15 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &["tollgate-shm-abi", "tollgate-telemetry"],
         &[],
     ),
+    // The administrative API: it knows only how its statuses are written.
+    ("tollgate-admin", &["tollgate-shm-abi"], &[]),
     // The origins of modules: bytes and signatures; and the network.
     ("tollgate-provenance", &[], &[]),
     ("tollgate-registry", &["tollgate-provenance"], &[]),
     (
         "tollgate-daemon",
         &[
+            "tollgate-admin",
             "tollgate-console",
             "tollgate-control",
             "tollgate-datapath",

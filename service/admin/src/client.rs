@@ -1,0 +1,204 @@
+//! A client that blocks, for the command line and tests.
+
+pub mod raw;
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio_stream::StreamExt as _;
+use tollgate_shm_abi::status::Code;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::limits::{MAX_REPORT_BYTES, PUSH_CHUNK_BYTES};
+use crate::operations::{PushOrder, operations};
+use crate::proto::*;
+use crate::status::{Secret, Status, causes};
+
+/// A request with one message and one answer.
+pub trait Unary: prost::Message + 'static {
+    /// Its answer.
+    type Response: prost::Message + Default + 'static;
+    /// Its path in gRPC.
+    const PATH: &'static str;
+}
+
+macro_rules! unary {
+    ($service:ident push $method:ident ($request:ty) $response:ident) => {};
+    ($service:ident tap $method:ident ($request:ty) $response:ident) => {};
+    ($service:ident unary $method:ident ($request:ty) $response:ident) => {
+        impl Unary for $request {
+            type Response = $response;
+            const PATH: &'static str = concat!(
+                "/tollgate.admin.v1.",
+                stringify!($service),
+                "/",
+                stringify!($method)
+            );
+        }
+    };
+}
+
+macro_rules! unaries {
+    ($($server:ident $service:ident $wrapper:ident {
+        $($kind:ident $function:ident $method:ident ($request:ty) $response:ident
+            [$operator:ident $owner:ident $viewer:ident $application:ident])*
+    })*) => {
+        $($(unary! { $service $kind $method ($request) $response })*)*
+    };
+}
+
+operations!(unaries);
+
+/// A connection to a daemon's API.
+#[derive(Debug)]
+pub struct Client {
+    runtime: Runtime,
+    channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
+    timeout: Duration,
+}
+
+impl Client {
+    /// Connects to the API's socket, as the bearer of a token or as this process's user.
+    ///
+    /// # Errors
+    /// UNAVAILABLE: nobody listens there. INVALID_ARGUMENT: the path isn't UTF-8, or the token
+    /// can't be one.
+    pub fn connect(
+        socket: &Path,
+        token: Option<&Secret>,
+        timeout: Duration,
+    ) -> Result<Client, Status> {
+        let invalid = |what: String| Status::new(Code::INVALID_ARGUMENT, what);
+        let path = socket.to_str();
+        let path = path.ok_or_else(|| invalid(format!("the path {socket:?} isn't UTF-8")))?;
+        let token = token.map(|token| -> Result<_, Status> {
+            let value = MetadataValue::try_from(format!("Bearer {}", token.reveal()));
+            let mut value = value.map_err(|_| invalid("the token isn't printable ASCII".into()))?;
+            value.set_sensitive(true);
+            Ok(value)
+        });
+        let failed = |error: &dyn std::fmt::Display| {
+            Status::new(Code::UNAVAILABLE, format!("the daemon at {path}: {error}"))
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| failed(&error))?;
+        let endpoint = Endpoint::from_shared(format!("unix://{path}"));
+        let endpoint = endpoint.map_err(|error| failed(&error))?;
+        let connected = runtime.block_on(endpoint.connect());
+        let channel = connected.map_err(|error| failed(&causes(&error)))?;
+        Ok(Client {
+            runtime,
+            channel,
+            token: token.transpose()?,
+            timeout,
+        })
+    }
+
+    /// Sends a request, and waits for its answer.
+    ///
+    /// # Errors
+    /// The daemon's status. UNAVAILABLE: the connection is lost. DEADLINE_EXCEEDED: no answer came
+    /// in time.
+    pub fn ask<R: Unary>(&self, request: R) -> Result<R::Response, Status> {
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static(R::PATH);
+        let answer = async {
+            let mut grpc = self.ready().await?;
+            let codec = tonic_prost::ProstCodec::<R, R::Response>::default();
+            grpc.unary(self.request(request), path, codec).await
+        };
+        Ok(self.block_on(answer)?.into_inner())
+    }
+
+    /// Pushes a policy. Each step is told as it begins.
+    ///
+    /// # Errors
+    /// As for [`ask`](Self::ask).
+    pub fn push(
+        &self,
+        order: PushOrder,
+        mut tell: impl FnMut(PushPolicyStep),
+    ) -> Result<PushedPolicy, Status> {
+        use push_policy_response::Content;
+        let answer = async {
+            let mut grpc = self.ready().await?;
+            let path = "/tollgate.admin.v1.PolicyService/PushPolicy";
+            let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
+            let codec = tonic_prost::ProstCodec::<PushPolicyRequest, PushPolicyResponse>::default();
+            let request = self.request(tokio_stream::iter(pieces(order)));
+            let mut answers = grpc.streaming(request, path, codec).await?.into_inner();
+            while let Some(answer) = answers.next().await {
+                match answer?.content {
+                    Some(Content::Step(step)) => {
+                        PushPolicyStep::try_from(step)
+                            .ok()
+                            .into_iter()
+                            .for_each(&mut tell);
+                    }
+                    Some(Content::Pushed(pushed)) => return Ok(pushed),
+                    None => {}
+                }
+            }
+            Err(tonic::Status::internal("the push ended without a version"))
+        };
+        self.block_on(answer)
+    }
+
+    async fn ready(&self) -> Result<tonic::client::Grpc<Channel>, tonic::Status> {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone())
+            .max_decoding_message_size(MAX_REPORT_BYTES);
+        let lost = |error: tonic::transport::Error| tonic::Status::unavailable(causes(&error));
+        grpc.ready().await.map_err(lost)?;
+        Ok(grpc)
+    }
+
+    fn request<T>(&self, message: T) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        if let Some(token) = &self.token {
+            request
+                .metadata_mut()
+                .insert("authorization", token.clone());
+        }
+        request
+    }
+
+    fn block_on<T>(
+        &self,
+        answer: impl Future<Output = Result<T, tonic::Status>>,
+    ) -> Result<T, Status> {
+        let timeout = self.timeout;
+        let answer = self
+            .runtime
+            .block_on(async { tokio::time::timeout(timeout, answer).await });
+        match answer {
+            Ok(answer) => answer.map_err(Status::from),
+            Err(_elapsed) => {
+                let text = format!("the daemon gave no answer within {timeout:?}");
+                Err(Status::new(Code::DEADLINE_EXCEEDED, text))
+            }
+        }
+    }
+}
+
+/// A push in pieces.
+fn pieces(order: PushOrder) -> impl Iterator<Item = PushPolicyRequest> {
+    use push_policy_request::Content;
+    let chunks = order.parts.into_iter().flat_map(|(part, bytes)| {
+        // An empty part is a part, too.
+        let count = bytes.len().div_ceil(PUSH_CHUNK_BYTES).max(1);
+        let chunk = move |k: usize| {
+            let end = bytes.len().min((k + 1) * PUSH_CHUNK_BYTES);
+            let data = bytes[k * PUSH_CHUNK_BYTES..end].to_vec();
+            Content::Chunk(PushPolicyChunk { part, data })
+        };
+        (0..count).map(chunk)
+    });
+    let contents = std::iter::once(Content::Header(order.header)).chain(chunks);
+    contents.map(|content| PushPolicyRequest {
+        content: Some(content),
+    })
+}

@@ -1,0 +1,57 @@
+//! The limits of the administrative API, and their sum.
+//!
+//! At most [`PUSHES`] x [`PUSH_BYTES`] = 128 MiB of pushes are being received, and
+//! [`CONNECTIONS`] x [`REQUESTS_PER_CONNECTION`] x [`MAX_MESSAGE_BYTES`] of other requests. The
+//! latter is no memory of strangers: a request of more than a few bytes carries a schema, and the
+//! daemon authenticates it before it looks at that.
+
+use std::time::Duration;
+
+/// Connections to the API's socket.
+pub const CONNECTIONS: usize = 512;
+
+/// Connections of one user that isn't an operator.
+pub const CONNECTIONS_PER_USER: usize = 64;
+
+/// Of [`CONNECTIONS`], those that only operators get.
+pub const OPERATORS_CONNECTIONS: usize = 32;
+
+/// Requests in flight on one connection. Further ones wait in their client.
+pub const REQUESTS_PER_CONNECTION: usize = 16;
+
+/// Requests that wait for the daemon. Further ones wait on their connections.
+pub const ASKS_QUEUED: usize = 64;
+
+/// Bytes of one request message. 4 MiB.
+pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
+
+/// Bytes of an answer that this crate's client accepts. 64 MiB.
+pub const MAX_REPORT_BYTES: usize = 64 << 20;
+
+/// Bytes of a status's message. Longer ones are cut, since gRPC sends them in a header.
+pub const MAX_STATUS_BYTES: usize = 2_048;
+
+/// Bytes of a request's headers.
+pub const HEADER_BYTES: u32 = 16 << 10;
+
+/// Bytes of all parts of one push: a module of 4 MiB, a layer of an image with it, and the rest.
+/// 16 MiB.
+pub const PUSH_BYTES: usize = 16 << 20;
+
+/// Bytes of one piece of a push. 64 KiB.
+pub const PUSH_CHUNK_BYTES: usize = 64 << 10;
+
+/// Pushes that are being received at once. Further ones are rejected.
+pub const PUSHES: usize = 8;
+
+/// How long the parts of a push may take to arrive.
+pub const PUSH_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often the server asks the daemon for the calls of a watcher.
+pub const TAP_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How often a silent connection is pinged, and how long its answer may take.
+pub const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
+
+/// The pause after a connection that couldn't be accepted, mostly for lack of a descriptor.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,190 @@
+//! The table of requests: what there is, and who may send it.
+//!
+//! Each row is a request: how it travels, its names, its types, and how far an operator, an owner, a
+//! viewer and an application reach with it. From the rows come the types between server and daemon
+//! here, the services in [`crate::server`], the typed requests of [`crate::client`], and the table
+//! in the book. A test compares them with `admin.proto`: a request without a row fails.
+
+use crate::proto::*;
+use crate::rights::{Authorized, Principal, Reach, Rights, authorize};
+use crate::scopes::{Scope, Scoped};
+use crate::status::Status;
+
+/// The whole content of a push.
+#[derive(Debug, Default)]
+pub struct PushOrder {
+    /// Which policy.
+    pub header: PushPolicyHeader,
+    /// The parts, by [`PolicyPart`]'s number; an absent part has no entry.
+    pub parts: std::collections::BTreeMap<i32, Vec<u8>>,
+}
+
+impl Scoped for PushOrder {
+    fn scope(&mut self) -> Scope<'_> {
+        self.header.scope()
+    }
+}
+
+/// What the calls were since the last poll of a watch.
+#[derive(Debug, Default)]
+pub struct TapPoll {
+    /// The watch, from the last answer; 0: it begins.
+    pub tap: u64,
+    /// Which calls.
+    pub request: TapCallsRequest,
+}
+
+impl Scoped for TapPoll {
+    fn scope(&mut self) -> Scope<'_> {
+        self.request.scope()
+    }
+}
+
+/// A row of the table, for documentation and tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// The service's name.
+    pub service: &'static str,
+    /// The method's name.
+    pub method: &'static str,
+    /// Who may send it.
+    pub rights: Rights,
+}
+
+impl Operation {
+    /// The method's path in gRPC.
+    pub fn path(&self) -> String {
+        format!("/tollgate.admin.v1.{}/{}", self.service, self.method)
+    }
+}
+
+/// Calls a macro with all rows:
+/// `KIND function Method (Request) Response [OPERATOR OWNER VIEWER APPLICATION]`.
+///
+/// A `unary` request has one message and one answer. `push` and `tap` are streams; their types here
+/// are those between server and daemon.
+macro_rules! operations {
+    ($then:ident) => {
+        $then! {
+            tenant_service_server TenantService TenantServiceServer {
+                unary add_tenant AddTenant (AddTenantRequest) AddTenantResponse [Any No No No]
+                unary list_tenants ListTenants (ListTenantsRequest) ListTenantsResponse [Any No No No]
+                unary remove_tenant RemoveTenant (RemoveTenantRequest) RemoveTenantResponse [Any No No No]
+                unary move_tenant MoveTenant (MoveTenantRequest) MoveTenantResponse [Any No No No]
+            }
+            credential_service_server CredentialService CredentialServiceServer {
+                unary add_credential AddCredential (AddCredentialRequest) AddCredentialResponse [Any Own No No]
+                unary list_credentials ListCredentials (ListCredentialsRequest) ListCredentialsResponse [Any Own Own No]
+                unary rotate_credential RotateCredential (RotateCredentialRequest) RotateCredentialResponse [Any Own No No]
+                unary revoke_credential RevokeCredential (RevokeCredentialRequest) RevokeCredentialResponse [Any Own No No]
+            }
+            policy_service_server PolicyService PolicyServiceServer {
+                push push_policy PushPolicy (PushOrder) PushedPolicy [Any Own No No]
+                unary attach_policy AttachPolicy (AttachPolicyRequest) AttachPolicyResponse [Any Own No No]
+                unary detach_policy DetachPolicy (DetachPolicyRequest) DetachPolicyResponse [Any Own No No]
+                unary upgrade_policy UpgradePolicy (UpgradePolicyRequest) UpgradePolicyResponse [Any Own No No]
+                unary promote_policy PromotePolicy (PromotePolicyRequest) PromotePolicyResponse [Any Own No No]
+                unary roll_back_policy RollBackPolicy (RollBackPolicyRequest) RollBackPolicyResponse [Any Own No No]
+                unary release_policy ReleasePolicy (ReleasePolicyRequest) ReleasePolicyResponse [Any Own No No]
+                unary list_policies ListPolicies (ListPoliciesRequest) ListPoliciesResponse [Any Own Own No]
+                unary show_policy ShowPolicy (ShowPolicyRequest) ShowPolicyResponse [Any Own Own No]
+                unary diff_policy DiffPolicy (DiffPolicyRequest) DiffPolicyResponse [Any Own Own No]
+                unary delete_policy DeletePolicy (DeletePolicyRequest) DeletePolicyResponse [Any Own No No]
+            }
+            observation_service_server ObservationService ObservationServiceServer {
+                unary get_status GetStatus (GetStatusRequest) GetStatusResponse [Any No No No]
+                unary get_metrics GetMetrics (GetMetricsRequest) GetMetricsResponse [Any No No No]
+                unary explain_call ExplainCall (ExplainCallRequest) ExplainCallResponse [Any No No No]
+                tap tap_calls TapCalls (TapPoll) TapCallsResponse [Any No No No]
+                unary show_trace ShowTrace (ShowTraceRequest) ShowTraceResponse [Any No No No]
+                unary show_audit_records ShowAuditRecords (ShowAuditRecordsRequest) ShowAuditRecordsResponse [Any No No No]
+                unary verify_audit_log VerifyAuditLog (VerifyAuditLogRequest) VerifyAuditLogResponse [Any No No No]
+            }
+            daemon_service_server DaemonService DaemonServiceServer {
+                unary show_settings ShowSettings (ShowSettingsRequest) ShowSettingsResponse [Any No No No]
+                unary change_settings ChangeSettings (ChangeSettingsRequest) ChangeSettingsResponse [Any No No No]
+                unary prefetch_schema PrefetchSchema (PrefetchSchemaRequest) PrefetchSchemaResponse [Any No No No]
+                unary open_console OpenConsole (OpenConsoleRequest) OpenConsoleResponse [Any No No No]
+            }
+        }
+    };
+}
+
+pub(crate) use operations;
+
+macro_rules! define {
+    ($($server:ident $service:ident $wrapper:ident {
+        $($kind:ident $function:ident $method:ident ($request:ty) $response:ident
+            [$operator:ident $owner:ident $viewer:ident $application:ident])*
+    })*) => {
+        /// A request, on its way to the daemon.
+        #[derive(Debug)]
+        #[allow(missing_docs, reason = "`admin.proto` describes them")]
+        pub enum Ask {
+            $($($method($request),)*)*
+        }
+
+        /// The answer to an [`Ask`] of the same name.
+        #[derive(Debug)]
+        #[allow(missing_docs, reason = "`admin.proto` describes them")]
+        pub enum Answer {
+            $($($method($response),)*)*
+        }
+
+        /// What carries requests out: the daemon. Its futures stay on the daemon's thread.
+        #[allow(async_fn_in_trait, missing_docs, reason = "`admin.proto` describes them")]
+        pub trait Handler {
+            $($(async fn $function(&self, request: Authorized<$request>) -> Result<$response, Status>;)*)*
+        }
+
+        /// Carries out a request of a principal, if it may send it.
+        ///
+        /// # Errors
+        /// See [`authorize`]; and the handler's.
+        pub async fn carry_out(
+            handler: &impl Handler,
+            principal: &Principal,
+            ask: Ask,
+        ) -> Result<Answer, Status> {
+            match ask {
+                $($(Ask::$method(request) => {
+                    let rights = rights!($operator $owner $viewer $application);
+                    let name = stringify!($method);
+                    let request = authorize(principal, name, &rights, request)?;
+                    handler.$function(request).await.map(Answer::$method)
+                })*)*
+            }
+        }
+
+        /// The table.
+        pub const ALL: &[Operation] = &[
+            $($(Operation {
+                service: stringify!($service),
+                method: stringify!($method),
+                rights: rights!($operator $owner $viewer $application),
+            },)*)*
+        ];
+
+        /// One request of each kind, with default fields.
+        #[cfg(test)]
+        pub(crate) fn one_of_each() -> Vec<Ask> {
+            vec![$($(Ask::$method(<$request>::default()),)*)*]
+        }
+    };
+}
+
+macro_rules! rights {
+    ($operator:ident $owner:ident $viewer:ident $application:ident) => {
+        Rights {
+            operator: Reach::$operator,
+            owner: Reach::$owner,
+            viewer: Reach::$viewer,
+            application: Reach::$application,
+        }
+    };
+}
+
+operations!(define);
+
+#[cfg(test)]
+mod tests;

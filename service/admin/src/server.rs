@@ -1,0 +1,412 @@
+//! gRPC on a thread of its own. Each request goes to the daemon as a [`Call`].
+//!
+//! The daemon's control thread takes calls from a bounded queue and answers each once. A slow
+//! client holds up its own connection only: its bytes are read and written here. A call whose
+//! client has gone away is still carried out.
+
+mod connections;
+
+use std::io;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_stream::{Stream, StreamExt as _};
+use tollgate_shm_abi::status::Code;
+use tonic::{Request, Response, Streaming};
+
+use crate::DESCRIPTOR_SET;
+use crate::limits::{
+    ASKS_QUEUED, HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES, PUSH_BYTES, PUSH_CHUNK_BYTES,
+    PUSH_PATIENCE, PUSHES, REQUESTS_PER_CONNECTION, TAP_INTERVAL,
+};
+use crate::operations::{Answer, Ask, PushOrder, TapPoll, operations};
+use crate::proto::*;
+use crate::status::{Secret, Status};
+
+pub use connections::Peer;
+use connections::accepted;
+
+/// Who sends a request, before authentication.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The process at the other end, as the kernel reports it.
+    pub peer: Peer,
+    /// The token of its request.
+    pub token: Option<Secret>,
+}
+
+/// A request for the daemon.
+#[derive(Debug)]
+pub struct Call {
+    /// Who sends it.
+    pub caller: Caller,
+    /// The request.
+    pub ask: Ask,
+    /// Takes the answer. Dropped, it tells the client that the daemon stops.
+    pub reply: oneshot::Sender<Result<Answer, Status>>,
+}
+
+/// The API's server. It stops when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves the connections of a listener. `is_operator` tells whether a user gets the
+    /// connections that are kept for operators. Returns the requests, in the order of arrival.
+    ///
+    /// # Errors
+    /// The thread can't be started, or the listener can't be watched.
+    pub fn start(
+        listener: StdUnixListener,
+        is_operator: fn(u32) -> bool,
+    ) -> io::Result<(Server, mpsc::Receiver<Call>)> {
+        listener.set_nonblocking(true)?;
+        let (calls, queue) = mpsc::channel(ASKS_QUEUED);
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let incoming = {
+            let _entered = runtime.enter();
+            accepted(tokio::net::UnixListener::from_std(listener)?, is_operator)
+        };
+        let service = Service {
+            calls,
+            pushes: Arc::new(Semaphore::new(PUSHES)),
+        };
+        let serve = move || runtime.block_on(serve(service, incoming, stopped));
+        let thread = std::thread::Builder::new()
+            .name("tollgate-admin".to_owned())
+            .spawn(serve)?;
+        let server = Server {
+            stop: Some(stop),
+            thread: Some(thread),
+        };
+        Ok((server, queue))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+async fn serve(
+    service: Service,
+    incoming: impl Stream<Item = io::Result<connections::Connection>>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // The descriptor set is this crate's own.
+    let (Ok(v1), Ok(v1alpha)) = (reflection().build_v1(), reflection().build_v1alpha()) else {
+        return;
+    };
+    let server = tonic::transport::Server::builder()
+        .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
+        .max_concurrent_streams(Some(REQUESTS_PER_CONNECTION as u32))
+        .http2_max_header_list_size(Some(HEADER_BYTES))
+        .http2_keepalive_interval(Some(KEEPALIVE.0))
+        .http2_keepalive_timeout(Some(KEEPALIVE.1))
+        .add_service(health_service)
+        .add_service(v1)
+        .add_service(v1alpha);
+    let server = add_services(server, &service, &health).await;
+    drop(service);
+    // Open connections would keep the thread: they end with it.
+    tokio::select! {
+        _ended = server.serve_with_incoming(incoming) => {}
+        _ = stopped => {}
+    }
+}
+
+/// All services of the table.
+#[derive(Clone)]
+struct Service {
+    calls: mpsc::Sender<Call>,
+    /// A permit for each push that is being received.
+    pushes: Arc<Semaphore>,
+}
+
+fn stopping() -> Status {
+    Status::new(Code::UNAVAILABLE, "the daemon is stopping")
+}
+
+/// Who sends this request.
+fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let peer = request.extensions().get::<Peer>().copied();
+    let peer = peer.ok_or_else(|| Status::new(Code::INTERNAL, "the connection has no peer"))?;
+    let unclear = |what: &str| {
+        let text = format!("the metadata `authorization` {what}: send `Bearer TOKEN`");
+        Err(Status::new(Code::UNAUTHENTICATED, text))
+    };
+    let mut values = request.metadata().get_all("authorization").iter();
+    let token = match (values.next(), values.next()) {
+        (None, _) => None,
+        (Some(value), None) => {
+            let token = value
+                .to_str()
+                .ok()
+                .and_then(|text| text.strip_prefix("Bearer "));
+            match token {
+                Some(token) => Some(Secret::new(token)),
+                None => return unclear("isn't a bearer's token"),
+            }
+        }
+        (Some(_), Some(_)) => return unclear("is there twice"),
+    };
+    Ok(Caller { peer, token })
+}
+
+impl Service {
+    /// Sends a request to the daemon, and waits for the answer.
+    async fn ask(&self, caller: Caller, ask: Ask) -> Result<Answer, Status> {
+        let (reply, answer) = oneshot::channel();
+        let call = Call { caller, ask, reply };
+        self.calls.send(call).await.map_err(|_closed| stopping())?;
+        answer.await.unwrap_or_else(|_dropped| Err(stopping()))
+    }
+
+    /// Receives a push, and has it carried out.
+    async fn push(
+        self,
+        caller: Caller,
+        pieces: Streaming<PushPolicyRequest>,
+        steps: mpsc::Sender<Result<PushPolicyResponse, tonic::Status>>,
+    ) -> Result<(), Status> {
+        use push_policy_response::Content;
+        let say = |content| {
+            let content = Some(content);
+            // A client that has gone away misses it.
+            let _gone = steps.try_send(Ok(PushPolicyResponse { content }));
+        };
+        let order = {
+            let place = self.pushes.try_acquire();
+            let _place = place.map_err(|_full| {
+                let text = format!("{PUSHES} pushes are being received, which is the limit");
+                Status::new(Code::RESOURCE_EXHAUSTED, text)
+            })?;
+            let order = tokio::time::timeout(PUSH_PATIENCE, order(pieces)).await;
+            order.map_err(|_elapsed| {
+                let text = format!("the push didn't arrive within {PUSH_PATIENCE:?}");
+                Status::new(Code::DEADLINE_EXCEEDED, text)
+            })??
+        };
+        say(Content::Step(PushPolicyStep::Compiling.into()));
+        match self.ask(caller, Ask::PushPolicy(order)).await? {
+            Answer::PushPolicy(pushed) => say(Content::Pushed(pushed)),
+            _ => return Err(mixed_up()),
+        }
+        Ok(())
+    }
+
+    /// Watches calls until the client goes away.
+    async fn tap(
+        self,
+        caller: Caller,
+        request: TapCallsRequest,
+        calls: mpsc::Sender<Result<TapCallsResponse, tonic::Status>>,
+    ) -> Result<(), Status> {
+        let mut tap = 0;
+        loop {
+            let poll = TapPoll {
+                tap,
+                request: request.clone(),
+            };
+            let Answer::TapCalls(answer) = self.ask(caller.clone(), Ask::TapCalls(poll)).await?
+            else {
+                return Err(mixed_up());
+            };
+            tap = answer
+                .report
+                .as_ref()
+                .and_then(|report| number(report, "tap"))
+                .unwrap_or(0);
+            if calls.send(Ok(answer)).await.is_err() {
+                return Ok(());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(TAP_INTERVAL) => {}
+                () = calls.closed() => return Ok(()),
+            }
+        }
+    }
+}
+
+fn number(report: &prost_types::Struct, key: &str) -> Option<u64> {
+    match report.fields.get(key)?.kind.as_ref()? {
+        prost_types::value::Kind::NumberValue(number) => Some(*number as u64),
+        _ => None,
+    }
+}
+
+fn mixed_up() -> Status {
+    Status::new(Code::INTERNAL, "the daemon's answer is of another request")
+}
+
+/// The content of a push.
+async fn order(mut pieces: Streaming<PushPolicyRequest>) -> Result<PushOrder, Status> {
+    use push_policy_request::Content;
+    let invalid = |text: String| Err(Status::new(Code::INVALID_ARGUMENT, text));
+    let (mut header, mut order, mut bytes) = (None, PushOrder::default(), 0);
+    while let Some(piece) = pieces.next().await {
+        match (piece?.content, &header) {
+            (Some(Content::Header(first)), None) => header = Some(first),
+            (Some(Content::Header(_)), Some(_)) => return invalid("a push has one header".into()),
+            (Some(Content::Chunk(_)), None) => {
+                return invalid("a push begins with its header".into());
+            }
+            (Some(Content::Chunk(PushPolicyChunk { part, data })), Some(_)) => {
+                if data.len() > PUSH_CHUNK_BYTES {
+                    let len = data.len();
+                    return invalid(format!(
+                        "a chunk has {len} bytes; the limit is {PUSH_CHUNK_BYTES}"
+                    ));
+                }
+                if !matches!(PolicyPart::try_from(part), Ok(known) if known != PolicyPart::Unspecified)
+                {
+                    return invalid(format!("a push has no part {part}"));
+                }
+                bytes += data.len();
+                if bytes > PUSH_BYTES {
+                    let text = format!("a push has at most {PUSH_BYTES} bytes");
+                    return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+                }
+                order.parts.entry(part).or_default().extend(data);
+            }
+            (None, _) => return invalid("a piece of a push has no content".into()),
+        }
+    }
+    let Some(header) = header else {
+        return invalid("a push begins with its header".into());
+    };
+    order.header = header;
+    Ok(order)
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
+
+/// A stream of answers that a task makes. Its failure is the stream's last item.
+fn answers<T: Send + 'static, F>(
+    make: impl FnOnce(mpsc::Sender<Result<T, tonic::Status>>) -> F,
+) -> Answers<T>
+where
+    F: Future<Output = Result<(), Status>> + Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(2);
+    let made = make(sender.clone());
+    tokio::spawn(async move {
+        if let Err(status) = made.await {
+            let _gone = sender.send(Err(status.into())).await;
+        }
+    });
+    Box::pin(tokio_stream::wrappers::ReceiverStream::new(receiver))
+}
+
+/// What `async_trait` makes of an asynchronous method.
+type Method<'a, T> = Pin<Box<dyn Future<Output = Result<Response<T>, tonic::Status>> + Send + 'a>>;
+
+macro_rules! method {
+    (unary $function:ident $method:ident ($request:ty) $response:ident) => {
+        fn $function<'life0, 'async_trait>(
+            &'life0 self,
+            request: Request<$request>,
+        ) -> Method<'async_trait, $response>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                let caller = caller(&request)?;
+                match self.ask(caller, Ask::$method(request.into_inner())).await? {
+                    Answer::$method(answer) => Ok(Response::new(answer)),
+                    _ => Err(mixed_up().into()),
+                }
+            })
+        }
+    };
+    (push $function:ident $method:ident ($request:ty) $response:ident) => {
+        type PushPolicyStream = Answers<PushPolicyResponse>;
+
+        fn $function<'life0, 'async_trait>(
+            &'life0 self,
+            request: Request<Streaming<PushPolicyRequest>>,
+        ) -> Method<'async_trait, Answers<PushPolicyResponse>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                let (caller, service) = (caller(&request)?, self.clone());
+                let pieces = request.into_inner();
+                Ok(Response::new(answers(|steps| {
+                    service.push(caller, pieces, steps)
+                })))
+            })
+        }
+    };
+    (tap $function:ident $method:ident ($request:ty) $response:ident) => {
+        type TapCallsStream = Answers<TapCallsResponse>;
+
+        fn $function<'life0, 'async_trait>(
+            &'life0 self,
+            request: Request<TapCallsRequest>,
+        ) -> Method<'async_trait, Answers<TapCallsResponse>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                let (caller, service) = (caller(&request)?, self.clone());
+                let request = request.into_inner();
+                Ok(Response::new(answers(|calls| {
+                    service.tap(caller, request, calls)
+                })))
+            })
+        }
+    };
+}
+
+macro_rules! services {
+    ($($server:ident $service:ident $wrapper:ident {
+        $($kind:ident $function:ident $method:ident ($request:ty) $response:ident
+            [$operator:ident $owner:ident $viewer:ident $application:ident])*
+    })*) => {
+        $(impl $server::$service for Service {
+            $(method! { $kind $function $method ($request) $response })*
+        })*
+
+        async fn add_services(
+            router: tonic::transport::server::Router,
+            service: &Service,
+            health: &tonic_health::server::HealthReporter,
+        ) -> tonic::transport::server::Router {
+            $(let router = {
+                let name = concat!("tollgate.admin.v1.", stringify!($service));
+                health.set_service_status(name, tonic_health::ServingStatus::Serving).await;
+                let its = $server::$wrapper::new(service.clone());
+                router.add_service(its.max_decoding_message_size(MAX_MESSAGE_BYTES))
+            };)*
+            router
+        }
+    };
+}
+
+operations!(services);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Connections: who is at the other end, and how many there may be.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+use crate::limits::{ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, OPERATORS_CONNECTIONS};
+
+/// The process at the other end of a connection, when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its process id; 0 if the kernel doesn't tell it.
+    pub pid: i32,
+}
+
+/// Counts the connections, in all and of each user that isn't an operator.
+#[derive(Debug, Default)]
+struct Places {
+    all: usize,
+    of_users: HashMap<u32, usize>,
+}
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+struct Place {
+    places: Arc<Mutex<Places>>,
+    user: Option<u32>,
+}
+
+impl Place {
+    /// `None`: there is no room for another connection of this user.
+    fn take(places: &Arc<Mutex<Places>>, user: u32, is_operator: bool) -> Option<Place> {
+        let mut taken = places.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = match is_operator {
+            true => CONNECTIONS,
+            false => CONNECTIONS - OPERATORS_CONNECTIONS,
+        };
+        if taken.all >= most {
+            return None;
+        }
+        if !is_operator {
+            let its = taken.of_users.entry(user).or_default();
+            if *its >= CONNECTIONS_PER_USER {
+                return None;
+            }
+            *its += 1;
+        }
+        taken.all += 1;
+        Some(Place {
+            places: Arc::clone(places),
+            user: (!is_operator).then_some(user),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.all -= 1;
+        if let Some(user) = self.user
+            && let Some(its) = taken.of_users.get_mut(&user)
+        {
+            *its -= 1;
+            if *its == 0 {
+                taken.of_users.remove(&user);
+            }
+        }
+    }
+}
+
+/// A connection with its place.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: UnixStream,
+    peer: Peer,
+    _place: Place,
+}
+
+/// The connections that have a place. Others are closed at once. Runs until nobody takes them.
+pub(super) fn accepted(
+    listener: UnixListener,
+    is_operator: fn(u32) -> bool,
+) -> ReceiverStream<io::Result<Connection>> {
+    let (sender, receiver) = mpsc::channel(1);
+    let places = Arc::default();
+    tokio::spawn(async move {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = sender.closed() => return,
+            };
+            let Ok((stream, _)) = accepted else {
+                // There may be no descriptor for it. It stays in the backlog.
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            let Ok(credentials) = stream.peer_cred() else {
+                continue;
+            };
+            let (uid, pid) = (credentials.uid(), credentials.pid().unwrap_or(0));
+            let Some(place) = Place::take(&places, uid, is_operator(uid)) else {
+                continue;
+            };
+            let connection = Connection {
+                stream,
+                peer: Peer { uid, pid },
+                _place: place,
+            };
+            if sender.send(Ok(connection)).await.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

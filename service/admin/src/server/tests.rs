@@ -1,0 +1,307 @@
+//! The server with real sockets, a daemon that answers by rote, and clients of other kinds.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::client::Client;
+use crate::limits::{CONNECTIONS_PER_USER, MAX_STATUS_BYTES};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server whose calls a function answers, on a thread of its own.
+struct Served {
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+    _server: Server,
+}
+
+fn served(is_operator: fn(u32) -> bool, answer: impl Fn(Call) + Send + 'static) -> Served {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tollgate.sock.admin");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (server, mut calls) = Server::start(listener, is_operator).unwrap();
+    std::thread::spawn(move || {
+        while let Some(call) = calls.blocking_recv() {
+            answer(call);
+        }
+    });
+    Served {
+        path,
+        _directory: directory,
+        _server: server,
+    }
+}
+
+impl Served {
+    fn client(&self, token: Option<&str>) -> Client {
+        let token = token.map(Secret::new);
+        Client::connect(&self.path, token.as_ref(), PATIENCE).unwrap()
+    }
+}
+
+/// Answers as a daemon with one tenant, `TOKEN` (its token), does.
+fn by_rote(call: Call) {
+    let token = call
+        .caller
+        .token
+        .as_ref()
+        .map(Secret::reveal)
+        .unwrap_or("none");
+    let answer = match call.ask {
+        Ask::ListTenants(_) => Ok(Answer::ListTenants(ListTenantsResponse {
+            tenants: vec![token.to_owned(), call.caller.peer.pid.to_string()],
+        })),
+        Ask::PushPolicy(order) => Ok(Answer::PushPolicy(PushedPolicy {
+            name: order.header.name,
+            version: order.parts.values().map(Vec::len).sum::<usize>() as u32,
+            warnings: order.parts.keys().map(i32::to_string).collect(),
+        })),
+        Ask::TapCalls(poll) => {
+            let report = serde_json::json!({"tap": poll.tap + 1});
+            let report = Some(crate::from_json(report));
+            Ok(Answer::TapCalls(TapCallsResponse { report }))
+        }
+        // Another answer than was asked for.
+        Ask::GetStatus(_) => Ok(Answer::ListTenants(ListTenantsResponse::default())),
+        Ask::RemoveTenant(request) => Err(Status::new(Code::NOT_FOUND, request.tenant)),
+        // Dropped.
+        _ => return,
+    };
+    let _gone = call.reply.send(answer);
+}
+
+fn everybody(_: u32) -> bool {
+    true
+}
+
+#[test]
+fn a_request_reaches_the_daemon_with_its_caller_and_the_answer_comes_back() {
+    let served = served(everybody, by_rote);
+    let me = std::process::id().to_string();
+    for token in [None, Some("tg_of_acme")] {
+        let answer = served.client(token).ask(ListTenantsRequest {}).unwrap();
+        assert_eq!(answer.tenants, [token.unwrap_or("none"), &me]);
+    }
+    let client = served.client(None);
+    let mixed = client.ask(GetStatusRequest {}).unwrap_err();
+    assert_eq!(mixed.code, Code::INTERNAL, "{mixed}");
+    let dropped = client.ask(VerifyAuditLogRequest {}).unwrap_err();
+    assert_eq!(dropped, stopping());
+}
+
+#[test]
+fn a_long_message_is_cut_and_stays_on_one_line() {
+    let served = served(everybody, by_rote);
+    let client = served.client(None);
+    let ask = |tenant: &str| {
+        let tenant = tenant.to_owned();
+        client
+            .ask(RemoveTenantRequest {
+                tenant,
+                dry_run: false,
+            })
+            .unwrap_err()
+    };
+    let cut = ask(&"\u{e9}".repeat(10_000));
+    assert_eq!(cut.code, Code::NOT_FOUND);
+    assert!(cut.message.len() <= MAX_STATUS_BYTES + 16 && cut.message.ends_with("(cut)"));
+    assert_eq!(ask("a\nb\u{1b}[2J").message, "a\\nb\\u{1b}[2J");
+}
+
+#[test]
+fn a_malformed_authorization_is_refused() {
+    let served = served(everybody, by_rote);
+    // The client only sends well-formed tokens: a token with a space is still one value.
+    for (values, words) in [
+        (vec!["tg_x"], "isn't a bearer's token"),
+        (vec!["Basic tg_x"], "isn't a bearer's token"),
+        (vec!["Bearer tg_x", "Bearer tg_y"], "is there twice"),
+    ] {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Peer { uid: 1, pid: 1 });
+        for value in values {
+            let value = value.parse().unwrap();
+            request.metadata_mut().append("authorization", value);
+        }
+        let refused = caller(&request).unwrap_err();
+        assert_eq!(refused.code, Code::UNAUTHENTICATED);
+        assert!(refused.message.contains(words), "{refused}");
+        assert!(!refused.message.contains("tg_x"), "{refused}");
+    }
+    assert!(Client::connect(&served.path, Some(&Secret::new("tg_\n")), PATIENCE).is_err());
+}
+
+#[test]
+fn a_push_arrives_whole_and_tells_its_steps() {
+    let served = served(everybody, by_rote);
+    let client = served.client(None);
+    let header = PushPolicyHeader {
+        owner: None,
+        name: "acl".to_owned(),
+    };
+    let module = vec![7; 3 * PUSH_CHUNK_BYTES + 1];
+    let parts = [
+        (PolicyPart::Module, module),
+        (PolicyPart::Configuration, Vec::new()),
+    ];
+    let order = PushOrder {
+        header,
+        parts: parts.map(|(part, bytes)| (part.into(), bytes)).into(),
+    };
+    let mut steps = Vec::new();
+    let pushed = client.push(order, |step| steps.push(step)).unwrap();
+    assert_eq!(steps, [PushPolicyStep::Compiling]);
+    assert_eq!(
+        (pushed.name.as_str(), pushed.version),
+        ("acl", 3 * 65_536 + 1)
+    );
+    assert_eq!(pushed.warnings, ["1", "2"]);
+    let large = PushOrder {
+        parts: [(1, vec![0; PUSH_BYTES + 1])].into(),
+        ..PushOrder::default()
+    };
+    let refused = client.push(large, |_| ()).unwrap_err();
+    assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
+    let unknown = PushOrder {
+        parts: [(9, vec![0])].into(),
+        ..PushOrder::default()
+    };
+    let refused = client.push(unknown, |_| ()).unwrap_err();
+    assert_eq!(
+        refused,
+        Status::new(Code::INVALID_ARGUMENT, "a push has no part 9")
+    );
+    // No header, and no content at all.
+    let path = "/tollgate.admin.v1.PolicyService/PushPolicy";
+    let refused = client.ask_bytes(path, Vec::new()).unwrap_err();
+    assert_eq!(refused.message, "a piece of a push has no content");
+    let refused = client.ask_bytes(path, vec![0xff; 100]).unwrap_err();
+    assert!(refused.code != Code::OK, "{refused}");
+}
+
+#[test]
+fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
+    let served = served(everybody, by_rote);
+    let slow = served.client(None);
+    let service = {
+        let (calls, _queue) = mpsc::channel(1);
+        Service {
+            calls,
+            pushes: Arc::new(Semaphore::new(0)),
+        }
+    };
+    // No place: refused at once.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let refused = runtime.block_on(async {
+        let (steps, _kept) = mpsc::channel(2);
+        let caller = Caller {
+            peer: Peer { uid: 1, pid: 1 },
+            token: None,
+        };
+        let decoder = tonic::codec::Codec::decoder(&mut tonic_prost::ProstCodec::<
+            PushPolicyRequest,
+            PushPolicyRequest,
+        >::default());
+        let body = tonic::body::Body::empty();
+        let pieces = Streaming::new_request(decoder, body, None, None);
+        service.push(caller, pieces, steps).await.unwrap_err()
+    });
+    assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
+    assert_eq!(
+        refused.message,
+        "8 pushes are being received, which is the limit"
+    );
+    // A client that sends half of a request and stops: others are served meanwhile.
+    let mut half = UnixStream::connect(&served.path).unwrap();
+    half.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x09")
+        .unwrap();
+    let began = Instant::now();
+    for _ in 0..20 {
+        slow.ask(ListTenantsRequest {}).unwrap();
+    }
+    assert!(began.elapsed() < PATIENCE);
+    drop(half);
+}
+
+fn nobody(_: u32) -> bool {
+    false
+}
+
+#[test]
+fn a_user_has_so_many_connections() {
+    let served = served(nobody, by_rote);
+    let open = || UnixStream::connect(&served.path).unwrap();
+    let places: Vec<_> = (0..CONNECTIONS_PER_USER).map(|_| open()).collect();
+    // The server's settings frame tells that a connection has its place.
+    let is_served = |mut stream: &UnixStream| {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+            .ok();
+        matches!(stream.read(&mut [0; 9]), Ok(9))
+    };
+    assert!(places.iter().all(is_served));
+    assert!(!is_served(&open()), "one more is closed");
+    drop(places);
+    // Places come back when connections close.
+    let again = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        is_served(&open())
+    });
+    assert!(again);
+}
+
+#[test]
+fn a_watch_goes_on_until_its_client_leaves() {
+    let served = served(everybody, by_rote);
+    let client = served.client(None);
+    let first = client.ask_bytes("/tollgate.admin.v1.ObservationService/TapCalls", Vec::new());
+    let first = <TapCallsResponse as prost::Message>::decode(&first.unwrap()[..]).unwrap();
+    assert_eq!(number(&first.report.unwrap(), "tap"), Some(1));
+}
+
+#[test]
+fn health_and_reflection_answer_without_a_token() {
+    let served = served(nobody, by_rote);
+    let client = served.client(None);
+    let health = client
+        .ask_bytes("/grpc.health.v1.Health/Check", Vec::new())
+        .unwrap();
+    assert_eq!(health, [8, 1], "SERVING");
+    for version in ["v1", "v1alpha"] {
+        // list_services: "".
+        let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+        let listed = client.ask_bytes(&path, vec![0x3a, 0]).unwrap();
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        for row in crate::ALL {
+            assert!(
+                listed.contains(&format!("tollgate.admin.v1.{}", row.service)),
+                "{listed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_dropped_ends_its_connections() {
+    let served = served(everybody, by_rote);
+    let client = served.client(None);
+    client.ask(ListTenantsRequest {}).unwrap();
+    let Served {
+        path,
+        _directory,
+        _server,
+    } = served;
+    drop(_server);
+    let gone = client.ask(ListTenantsRequest {}).unwrap_err();
+    assert_eq!(gone.code, Code::UNAVAILABLE, "{gone}");
+    let gone = Client::connect(&path, None, PATIENCE).unwrap_err();
+    assert_eq!(gone.code, Code::UNAVAILABLE, "{gone}");
+}
