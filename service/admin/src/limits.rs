@@ -7,14 +7,17 @@
 
 use std::time::Duration;
 
-/// Connections to the API's socket.
-pub const CONNECTIONS: usize = 512;
+/// Connections to the API's socket. Each takes a descriptor.
+pub const CONNECTIONS: usize = 64;
 
 /// Connections of one user that isn't an operator.
-pub const CONNECTIONS_PER_USER: usize = 64;
+pub const CONNECTIONS_PER_USER: usize = 16;
 
 /// Of [`CONNECTIONS`], those that only operators get.
-pub const OPERATORS_CONNECTIONS: usize = 32;
+pub const OPERATORS_CONNECTIONS: usize = 16;
+
+/// Descriptors of the server itself: its listener, and what its thread waits with.
+pub const OWN_DESCRIPTORS: usize = 4;
 
 /// Requests in flight on one connection. Further ones wait in their client.
 pub const REQUESTS_PER_CONNECTION: usize = 16;

@@ -52,6 +52,11 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Whether it may change something: those who only look may not send it.
+    pub fn is_change(&self) -> bool {
+        self.rights.viewer == Reach::No
+    }
+
     /// The method's path in gRPC.
     pub fn path(&self) -> String {
         format!("/tollgate.admin.v1.{}/{}", self.service, self.method)
@@ -124,6 +129,19 @@ macro_rules! define {
             $($($method($request),)*)*
         }
 
+        impl Ask {
+            /// Its row of the table.
+            pub fn row(&self) -> &'static Operation {
+                match self {
+                    $($(Ask::$method(_) => &Operation {
+                        service: stringify!($service),
+                        method: stringify!($method),
+                        rights: rights!($operator $owner $viewer $application),
+                    },)*)*
+                }
+            }
+        }
+
         /// The answer to an [`Ask`] of the same name.
         #[derive(Debug)]
         #[allow(missing_docs, reason = "`admin.proto` describes them")]
@@ -146,11 +164,10 @@ macro_rules! define {
             principal: &Principal,
             ask: Ask,
         ) -> Result<Answer, Status> {
+            let row = ask.row();
             match ask {
                 $($(Ask::$method(request) => {
-                    let rights = rights!($operator $owner $viewer $application);
-                    let name = stringify!($method);
-                    let request = authorize(principal, name, &rights, request)?;
+                    let request = authorize(principal, row.method, &row.rights, request)?;
                     handler.$function(request).await.map(Answer::$method)
                 })*)*
             }

@@ -24,7 +24,9 @@ pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
 /// may take them. Those of peers
 /// ([`SHARE_OF_PEERS`](tollgate_datapath::limits::SHARE_OF_PEERS)) and of policy processes
 /// ([`SHARE_OF_POLICY_PROCESSES`]) are reserved separately.
-pub const KEPT_DESCRIPTORS: usize = 56;
+pub const KEPT_DESCRIPTORS: usize = 56 + API_DESCRIPTORS;
+/// Of those, the ones of the administrative API: its connections, and its thread's own.
+pub const API_DESCRIPTORS: usize = tollgate_admin::CONNECTIONS + tollgate_admin::OWN_DESCRIPTORS;
 
 /// Policy processes at once. A tenant with isolated policies has one. A low descriptor limit lowers
 /// this number ([`SHARE_OF_POLICY_PROCESSES`]). The tenants whose isolated policies are stored keep
@@ -53,6 +55,14 @@ pub const GUESS_PAUSE: Duration = Duration::from_secs(1);
 /// Users whose wrong tokens are counted. Those of further users are answered after
 /// [`GUESS_PAUSE`]. About 32 bytes each.
 pub const MAX_GUESSERS: usize = 1_024;
+
+/// Requests of one tenant's principals that are carried out at once. Further ones wait.
+pub const REQUESTS_PER_TENANT: usize = 2;
+/// The average pause between the beginnings of two changes by one tenant's principals: each change
+/// is written to the disk three times.
+pub const CHANGE_PACE: Duration = Duration::from_millis(50);
+/// Changes that a tenant's principals may begin without a pause after a quiet time.
+pub const CHANGES_AT_ONCE: u32 = 10;
 
 /// Log lines that wait for standard error, each at most a few kilobytes. Further lines are dropped
 /// and counted (`tollgate.log.dropped`).

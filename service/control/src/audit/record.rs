@@ -11,7 +11,7 @@ use crate::limits::MAX_DETAILS_BYTES;
 use crate::model::hex;
 
 /// The actor of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// The peer of an administrative connection, as the kernel reports it.
     Admin {
@@ -19,6 +19,13 @@ pub enum Actor {
         uid: u32,
         /// Process id.
         pid: i32,
+    },
+    /// The bearer of a tenant's token.
+    Credential {
+        /// The tenant.
+        tenant: String,
+        /// Its credential.
+        name: String,
     },
     /// The daemon itself.
     Daemon,
@@ -28,6 +35,7 @@ impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Actor::Admin { uid, pid } => write!(f, "uid {uid} pid {pid}"),
+            Actor::Credential { tenant, name } => write!(f, "tenant {tenant} credential {name}"),
             Actor::Daemon => f.write_str("daemon"),
         }
     }

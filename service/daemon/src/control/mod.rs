@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   start.rs: opens everything, and ends it     state.rs: the components of the state
+//!   API socket ── api/ ────┐
 //!   Unix socket ── apps/ ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
 //!                          └─ operators/ ──┬─ policies/: attachments, and stages of their versions
 //!                                          ├─ placement/: runtimes, and the tenants on them
@@ -18,6 +19,7 @@
 
 mod ancestors;
 mod answers;
+mod api;
 mod apps;
 mod authentication;
 mod changes;

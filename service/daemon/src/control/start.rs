@@ -13,6 +13,9 @@ use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 
 use crate::capacity::Capacity;
 use crate::config::Config;
+use crate::control::api;
+use crate::control::api::paces::Paces;
+use crate::control::api::socket::ApiSocket;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::applications::Applications;
 use crate::control::apps::listeners::Listeners;
@@ -198,6 +201,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         replacement: Replacement::default(),
         exporters,
         taps: Taps::default(),
+        paces: Paces::default(),
         console: Rc::default(),
     });
     placing::tell(&control.homes, &control.runtimes)
@@ -226,6 +230,18 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         }
         None => accepting::open(&control),
     }
+    let api = ApiSocket::beside(&control.config().socket_path(), &access);
+    let api = match api.map(|api| (api::start(&control, api.listener), api.file)) {
+        Ok((Ok(server), file)) => Some((server, file)),
+        Ok((Err(error), _)) => {
+            tracing::error!("the administrative API can't be served: {error}");
+            None
+        }
+        Err(why) => {
+            tracing::error!("the administrative API can't be served: {why}");
+            None
+        }
+    };
     if control.state_is_in_memory() {
         tracing::warn!(
             "there is no state directory (--state): tenants, policies and attachments are in memory only and are lost when the daemon stops"
@@ -252,6 +268,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         supervisor::stops();
     }
     control.modules.stop();
+    let api_file = api.map(|(server, file)| {
+        drop(server);
+        file
+    });
     for thread in control.runtimes.stop() {
         if thread.join().is_err() {
             return Err(DaemonError::Panicked { what: "a runtime" });
@@ -259,6 +279,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     }
     if !is_replaced {
         socket.remove();
+        api_file.inspect(SocketFile::remove);
     }
     match control.replacement.take_successor() {
         Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,

@@ -14,6 +14,7 @@
 //! | [`Runtimes`] | runtimes, and the commands to them |
 //! | [`Homes`] | the tenants' runtimes |
 //! | [`Exporters`], [`Taps`], [`Repeated`] | destinations of telemetry, watchers, audit records |
+//! | [`Paces`] | how fast tenants administer |
 //! | [`Console`] | operators' browsers |
 //! | [`Replacement`] | the process that takes over |
 //!
@@ -26,6 +27,7 @@ use tollgate_console::Console;
 use tollgate_control::audit::Actor;
 
 use crate::config::Config;
+use crate::control::api::paces::Paces;
 use crate::control::apps::applications::Applications;
 use crate::control::apps::peers::Peers;
 use crate::control::changes::Changes;
@@ -58,6 +60,7 @@ pub(super) struct Control {
     pub(super) exporters: Exporters,
     pub(super) taps: Taps,
     pub(super) repeats: Repeated,
+    pub(super) paces: Paces,
     pub(super) console: Rc<Console<Actor>>,
     pub(super) replacement: Replacement,
 }

@@ -13,6 +13,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
+use crate::control::api::paces::Paces;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::applications::Applications;
 use crate::control::apps::listeners::Listeners;
@@ -90,6 +91,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         replacement: Replacement::default(),
         exporters: Exporters::default(),
         taps: Taps::default(),
+        paces: Paces::default(),
         console: Rc::default(),
     };
     (Rc::new(control), runtime)

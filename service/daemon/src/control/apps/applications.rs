@@ -3,8 +3,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tollgate_control::audit::Actor;
 use tollgate_datapath::command::{Command, Comparison};
 use tollgate_datapath::target::Target;
+use tollgate_engine::Status;
 
 use crate::control::apps::admission::Admission;
 use crate::control::apps::heaps::Heaps;
@@ -45,6 +47,14 @@ impl Applications {
             heaps: Rc::default(),
             names: Names::default(),
             turns: Turns::default(),
+        }
+    }
+
+    /// Waits for the turn of whoever wants a schema resolved. Operators don't wait.
+    pub(in crate::control) async fn turn_of(&self, actor: &Actor) -> Result<Turn, Status> {
+        match actor {
+            Actor::Credential { tenant, .. } => self.turns.of(tenant).await,
+            Actor::Admin { .. } | Actor::Daemon => Ok(Turn::operators()),
         }
     }
 

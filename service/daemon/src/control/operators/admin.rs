@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prost::Message as _;
+use serde_json::json;
 use tollgate_control::audit::Actor;
 use tollgate_control::{FIRST_CREDENTIAL, Isolation, Owner, PolicyVersion, StoreError, Token};
 use tollgate_engine::Status;
@@ -43,12 +44,17 @@ pub(crate) fn authorize(socket: &ControlSocket) -> Result<Actor, Status> {
         let (uid, pid) = (peer.uid, peer.pid);
         return Ok(Actor::Admin { uid, pid });
     }
-    let may = match own_user() {
-        Some(own) => format!("root and user {own} may"),
-        None => "only root may, because in this daemon's user namespace unmapped users look like the daemon's own".to_owned(),
-    };
+    let may = operators();
     let text = format!("user {} may not administer this daemon; {may}", peer.uid);
     Err(Status::new(Code::PERMISSION_DENIED, text))
+}
+
+/// Who may administer the daemon, for a refusal.
+pub(crate) fn operators() -> String {
+    match own_user() {
+        Some(own) => format!("root and user {own} may"),
+        None => "only root may, because in this daemon's user namespace unmapped users look like the daemon's own".to_owned(),
+    }
 }
 
 /// Root and the daemon's own user are operators; only root where other users look like the daemon's
@@ -110,15 +116,20 @@ pub(crate) async fn handle(
             report::answer(&report)?
         }
         RequestBody::PolicyDelete(request) => {
-            report::answer(&ending::delete(&control.changes, actor, request).await?)?
+            let deleted = ending::delete(&control.changes, actor, request).await?;
+            let deleted: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
+            report::answer(&json!({"deleted": deleted}))?
         }
         RequestBody::PolicyStep(request) => {
             let changed = lifecycle::step(control, actor, request).await?;
             report::answer(&report::changed(&changed))?
         }
-        RequestBody::PolicyList(_) => {
-            report::answer(&report::list(store, &control.policies, &control.config())?)?
-        }
+        RequestBody::PolicyList(_) => report::answer(&report::list(
+            store,
+            &control.policies,
+            &control.config(),
+            None,
+        )?)?,
         RequestBody::PolicyShow(request) => report::answer(&report::show(control, request).await?)?,
         RequestBody::PolicyDiff(request) => report::answer(&replay::diff(control, request).await?)?,
         RequestBody::Explain(request) => {
@@ -206,7 +217,7 @@ async fn push(
     };
     let (policy, wasm) = control.modules.load(&owner, wasm).await?;
     let schema = schema.map_or(&[][..], std::slice::from_ref);
-    let given = given::given(&control.apps.schemas, request.has_schema, schema).await?;
+    let given = given::given(&control.apps, &actor, request.has_schema, schema).await?;
     let warning = given.map(|given| given.check(&policy, &request.name));
     let warning = warning.transpose()?.flatten();
     // A configuration that the policy rejects is rejected now, not when it is attached.

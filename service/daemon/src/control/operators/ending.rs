@@ -122,7 +122,7 @@ pub(in crate::control) async fn delete(
     changes: &Changes,
     actor: Actor,
     request: PolicyDelete,
-) -> Result<Value, Status> {
+) -> Result<Vec<PolicyVersion>, Status> {
     // An attachment in progress may need a version.
     let _one_at_a_time = changes.begin().await?;
     let owner = match request.provider {
@@ -133,9 +133,7 @@ pub(in crate::control) async fn delete(
     let deleted = changes
         .store()
         .delete_policy(actor, &owner, &request.policy, version);
-    let deleted = deleted.map_err(|error| store_failed(&error))?;
-    let deleted: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
-    Ok(json!({"deleted": deleted}))
+    deleted.map_err(|error| store_failed(&error))
 }
 
 /// Ends sessions whose token is no longer valid, or whose tenant was removed. Returns their number.

@@ -13,5 +13,5 @@ pub(super) mod console;
 pub(super) mod ending;
 mod explain;
 mod replay;
-mod report;
+pub(super) mod report;
 pub(super) mod settings;

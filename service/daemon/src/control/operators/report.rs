@@ -380,8 +380,10 @@ pub(in crate::control) fn list(
     store: &Store,
     policies: &LivePolicies,
     config: &Config,
+    of: Option<&Owner>,
 ) -> Result<Value, Status> {
-    let stored = store.policies().map_err(|error| store_failed(&error))?;
+    let mut stored = store.policies().map_err(|error| store_failed(&error))?;
+    stored.retain(|info| of.is_none_or(|owner| info.owner == *owner));
     let report = Report::default();
     let policies: Vec<_> = policies.read(|attachments| {
         let joined = Joined::new(config, attachments.live().iter(), &report);

@@ -1,17 +1,17 @@
-//! A schema that an operator sends with a policy because no application has bound one yet. The
+//! A schema that comes with a policy because no application has bound one yet. The
 //! policy is checked against it; then it is dropped.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tollgate_control::ALL;
+use tollgate_control::audit::Actor;
 use tollgate_engine::Status;
 use tollgate_policy_host::Policy;
 
+use crate::control::apps::applications::Applications;
 use crate::control::apps::descriptor_sets::descriptor_set;
-use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::apps::schemas::{BoundSchema, parse_all};
-use crate::control::apps::turns::Turn;
 use crate::control::policies::attachments::check_fields;
 use crate::control::refusals::invalid;
 
@@ -20,7 +20,8 @@ pub(crate) struct Given(Vec<Arc<BoundSchema>>);
 
 /// The schema of a request, if it announced one.
 pub(crate) async fn given(
-    schemas: &SchemaCache,
+    apps: &Applications,
+    actor: &Actor,
     is_announced: bool,
     fds: &[OwnedFd],
 ) -> Result<Option<Given>, Status> {
@@ -34,15 +35,14 @@ pub(crate) async fn given(
     }
     let set = Arc::new(descriptor_set("a request with a schema", fds)?);
     let read = Arc::clone(&set);
-    let parsed = Turn::operators()
-        .on_blocking_thread(move || parse_all(&read))
-        .await??;
+    let turn = apps.turn_of(actor).await?;
+    let parsed = turn.on_blocking_thread(move || parse_all(&read)).await??;
     if parsed.is_empty() {
         return Err(invalid("the request's schema has no service"));
     }
     let lent = parsed
         .into_iter()
-        .map(|(_, resolved)| schemas.lent(resolved, &set));
+        .map(|(_, resolved)| apps.schemas.lent(resolved, &set));
     Ok(Some(Given(lent.collect())))
 }
 

@@ -48,7 +48,7 @@ pub(in crate::control) async fn attach(
     request: PolicyAttach,
     fds: Vec<OwnedFd>,
 ) -> Result<Vec<String>, Status> {
-    let given = given(&control.apps.schemas, request.has_schema, &fds).await?;
+    let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
     let given = given.map(|given| given.of(&request.service)).transpose()?;
     let given = given.unwrap_or_default();
     let sketch = || Ok(vec![attaching(&control.policies, &request)?]);
@@ -76,7 +76,7 @@ pub(in crate::control) async fn upgrade(
     request: PolicyUpgrade,
     fds: Vec<OwnedFd>,
 ) -> Result<(Vec<Attachment>, Vec<String>), Status> {
-    let given = given(&control.apps.schemas, request.has_schema, &fds).await?;
+    let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
     let (plans, prepared, _one_at_a_time) = control
         .loaded(|| upgrading(control.changes.store(), &request))
         .await?;

@@ -1,0 +1,541 @@
+//! Each request of the API, carried out by the control plane.
+//!
+//! Most become a request of the control socket, which the same code handles.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use prost_types::Struct;
+use tollgate_admin::proto::*;
+use tollgate_admin::{Authorized, Handler, Principal, PushOrder, Status, TapPoll};
+use tollgate_control::audit::Actor;
+use tollgate_control::{Isolation as Isolated, Owner as Owned};
+use tollgate_shm_abi::messages::{self, Empty, RequestBody, ResponseBody};
+use tollgate_shm_abi::messages::{
+    ISOLATION_NONE, PARTY_PROVIDER_PRE, STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK,
+};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::answers::Answer;
+use crate::control::api::principal::actor;
+use crate::control::api::words::{
+    blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
+};
+use crate::control::operators::{admin, ending, report};
+use crate::control::refusals::store_failed;
+use crate::control::state::Control;
+
+type Result<T> = std::result::Result<T, Status>;
+
+/// The control plane as the API's handler.
+pub(super) struct Api(pub(super) Rc<Control>);
+
+/// What stands for every tenant or service in the provider's targets.
+const ALL: &str = "*";
+
+impl Api {
+    /// Carries out a request in the control socket's words.
+    async fn answer(&self, actor: Actor, body: RequestBody, fds: Vec<OwnedFd>) -> Result<Answer> {
+        let answer = admin::handle(&self.0, actor, body, fds).await;
+        answer.map_err(refused)
+    }
+
+    async fn report(
+        &self,
+        actor: Actor,
+        body: RequestBody,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Option<Struct>> {
+        report_of(&self.answer(actor, body, fds).await?)
+    }
+
+    async fn step(
+        &self,
+        actor: Actor,
+        at: Option<&PolicySelection>,
+        step: i32,
+    ) -> Result<Option<Struct>> {
+        let at = Some(selection(at)?);
+        let body = RequestBody::PolicyStep(messages::PolicyStep { at, step });
+        self.report(actor, body, Vec::new()).await
+    }
+}
+
+/// The request, and its sender for the audit log.
+fn parts<R>(request: Authorized<R>) -> (R, Actor) {
+    let (request, principal) = request.into_parts();
+    (request, actor(&principal))
+}
+
+fn unexpected() -> Status {
+    Status::new(Code::INTERNAL, "the answer is of another request")
+}
+
+/// A schema, if there is one, for a request that announces it.
+fn schema(bytes: &[u8]) -> Result<Vec<OwnedFd>> {
+    let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+    bytes.map(|bytes| blob(bytes)).into_iter().collect()
+}
+
+impl Handler for Api {
+    // ---- tenants ----
+
+    async fn add_tenant(&self, request: Authorized<AddTenantRequest>) -> Result<AddTenantResponse> {
+        let (request, actor) = parts(request);
+        let name = request.tenant;
+        let body = RequestBody::TenantAdd(messages::TenantAdd { name });
+        match self.answer(actor, body, Vec::new()).await?.body {
+            ResponseBody::TenantAdded(added) => Ok(AddTenantResponse { token: added.token }),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn list_tenants(
+        &self,
+        _request: Authorized<ListTenantsRequest>,
+    ) -> Result<ListTenantsResponse> {
+        let tenants = self.0.changes.store().tenants();
+        let tenants = tenants.map_err(|error| refused(store_failed(&error)))?;
+        Ok(ListTenantsResponse { tenants })
+    }
+
+    async fn remove_tenant(
+        &self,
+        request: Authorized<RemoveTenantRequest>,
+    ) -> Result<RemoveTenantResponse> {
+        let (request, actor) = parts(request);
+        let body = RequestBody::TenantRemove(messages::TenantRemove {
+            tenant: request.tenant,
+            is_question: request.dry_run,
+        });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(RemoveTenantResponse { report })
+    }
+
+    async fn move_tenant(
+        &self,
+        request: Authorized<MoveTenantRequest>,
+    ) -> Result<MoveTenantResponse> {
+        let (request, actor) = parts(request);
+        let body = RequestBody::TenantMove(messages::TenantMove {
+            tenant: request.tenant,
+            runtime: request.runtime,
+        });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(MoveTenantResponse { report })
+    }
+
+    // ---- credentials ----
+
+    async fn add_credential(
+        &self,
+        request: Authorized<AddCredentialRequest>,
+    ) -> Result<AddCredentialResponse> {
+        let (request, actor) = parts(request);
+        let role = role(request.role)?;
+        let lifetime = request
+            .lifetime
+            .map(|lifetime| duration("lifetime", lifetime));
+        let lifetime = lifetime.transpose()?;
+        let control = &self.0;
+        let _one_at_a_time = control.changes.begin().await.map_err(refused)?;
+        let store = control.changes.store();
+        let token = store.add_credential(actor, &request.tenant, &request.name, role, lifetime);
+        let token = token.map_err(|error| refused(store_failed(&error)))?;
+        control.apps.sessions.token_ends();
+        Ok(AddCredentialResponse {
+            token: token.reveal().to_owned(),
+        })
+    }
+
+    async fn list_credentials(
+        &self,
+        request: Authorized<ListCredentialsRequest>,
+    ) -> Result<ListCredentialsResponse> {
+        let found = self.0.changes.store().credentials(&request.tenant);
+        let found = found.map_err(|error| refused(store_failed(&error)))?;
+        Ok(ListCredentialsResponse {
+            credentials: found.into_iter().map(credential).collect(),
+        })
+    }
+
+    async fn rotate_credential(
+        &self,
+        request: Authorized<RotateCredentialRequest>,
+    ) -> Result<RotateCredentialResponse> {
+        let (request, actor) = parts(request);
+        let grace = request.grace.map(|grace| duration("grace", grace));
+        let of = ending::Of {
+            tenant: &request.tenant,
+            credential: &request.name,
+            keep_sessions: request.keep_sessions,
+        };
+        let grace = grace.transpose()?.unwrap_or_default();
+        let token = ending::rotate(&self.0, actor, of, grace).await;
+        Ok(RotateCredentialResponse {
+            token: token.map_err(refused)?.reveal().to_owned(),
+        })
+    }
+
+    async fn revoke_credential(
+        &self,
+        request: Authorized<RevokeCredentialRequest>,
+    ) -> Result<RevokeCredentialResponse> {
+        let (request, actor) = parts(request);
+        let of = ending::Of {
+            tenant: &request.tenant,
+            credential: &request.name,
+            keep_sessions: request.keep_sessions,
+        };
+        let ended = ending::revoke(&self.0, actor, of).await.map_err(refused)?;
+        Ok(RevokeCredentialResponse {
+            ended_sessions: ended as u32,
+        })
+    }
+
+    // ---- policies ----
+
+    async fn push_policy(&self, request: Authorized<PushOrder>) -> Result<PushedPolicy> {
+        let (PushOrder { header, mut parts }, actor) = parts(request);
+        let owner = header.owner.unwrap_or_default();
+        // In the order of the control socket's descriptors.
+        let [module, config, description, proof, schema] = [
+            PolicyPart::Module,
+            PolicyPart::Configuration,
+            PolicyPart::Description,
+            PolicyPart::Proof,
+            PolicyPart::Schema,
+        ]
+        .map(|part| parts.remove(&part.into()));
+        let module =
+            module.ok_or_else(|| Status::new(Code::INVALID_ARGUMENT, "the push has no module"))?;
+        let body = RequestBody::PolicyPush(messages::PolicyPush {
+            tenant: owner.tenant,
+            name: header.name,
+            has_config: config.is_some(),
+            provider: owner.provider,
+            has_proof: proof.is_some(),
+            has_description: description.is_some(),
+            has_schema: schema.is_some(),
+        });
+        let parts = [Some(module), config, description, proof, schema];
+        let parts = parts.into_iter().flatten();
+        let fds = parts.map(|part| blob(&part)).collect::<Result<_>>()?;
+        match self.answer(actor, body, fds).await?.body {
+            ResponseBody::PolicyPushed(pushed) => Ok(PushedPolicy {
+                name: pushed.name,
+                version: pushed.version,
+                warnings: pushed.warnings,
+            }),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn attach_policy(
+        &self,
+        request: Authorized<AttachPolicyRequest>,
+    ) -> Result<AttachPolicyResponse> {
+        let is_tenants = matches!(request.principal(), Principal::Tenant { .. });
+        let (request, actor) = parts(request);
+        let owner = request.owner.unwrap_or_default();
+        let options = request.options.map(options).transpose()?;
+        let isolation = options.as_ref().and_then(|options| options.isolation);
+        let is_configured = self.0.config().policies.isolation == Isolated::Process;
+        if is_tenants && is_configured && isolation == Some(ISOLATION_NONE) {
+            let text = "the operator runs tenants' policies in processes; only an operator may attach a policy without one";
+            return Err(Status::new(Code::PERMISSION_DENIED, text));
+        }
+        let or_all = |name: String| match name.is_empty() && owner.provider {
+            true => ALL.to_owned(),
+            false => name,
+        };
+        let body = RequestBody::PolicyAttach(messages::PolicyAttach {
+            policy: format!("{}@{}", request.name, request.version),
+            service: or_all(request.service),
+            method: request.method,
+            side: side(request.side)?,
+            party: party(request.party, owner.provider, PARTY_PROVIDER_PRE)?,
+            tenant: or_all(owner.tenant),
+            mode: mode(request.mode)?,
+            percent: request.percent,
+            options,
+            has_schema: !request.schema.is_empty(),
+        });
+        match self
+            .answer(actor, body, schema(&request.schema)?)
+            .await?
+            .body
+        {
+            ResponseBody::Done(done) => Ok(AttachPolicyResponse {
+                warnings: done.warnings,
+            }),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn detach_policy(
+        &self,
+        request: Authorized<DetachPolicyRequest>,
+    ) -> Result<DetachPolicyResponse> {
+        let (request, actor) = parts(request);
+        let body = RequestBody::PolicyDetach(selection(request.at.as_ref())?);
+        self.answer(actor, body, Vec::new()).await?;
+        Ok(DetachPolicyResponse {})
+    }
+
+    async fn upgrade_policy(
+        &self,
+        request: Authorized<UpgradePolicyRequest>,
+    ) -> Result<UpgradePolicyResponse> {
+        let (request, actor) = parts(request);
+        let probation = request.probation.map(|time| duration("probation", time));
+        let probation = probation.transpose()?;
+        let body = RequestBody::PolicyUpgrade(messages::PolicyUpgrade {
+            version: request.version,
+            at: Some(selection(request.at.as_ref())?),
+            mode: mode(request.mode)?,
+            percent: request.percent,
+            probation_ms: probation.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            has_schema: !request.schema.is_empty(),
+        });
+        let report = self.report(actor, body, schema(&request.schema)?).await?;
+        Ok(UpgradePolicyResponse { report })
+    }
+
+    async fn promote_policy(
+        &self,
+        request: Authorized<PromotePolicyRequest>,
+    ) -> Result<PromotePolicyResponse> {
+        let (request, actor) = parts(request);
+        let report = self.step(actor, request.at.as_ref(), STEP_PROMOTE).await?;
+        Ok(PromotePolicyResponse { report })
+    }
+
+    async fn roll_back_policy(
+        &self,
+        request: Authorized<RollBackPolicyRequest>,
+    ) -> Result<RollBackPolicyResponse> {
+        let (request, actor) = parts(request);
+        let report = self.step(actor, request.at.as_ref(), STEP_ROLLBACK).await?;
+        Ok(RollBackPolicyResponse { report })
+    }
+
+    async fn release_policy(
+        &self,
+        request: Authorized<ReleasePolicyRequest>,
+    ) -> Result<ReleasePolicyResponse> {
+        let (request, actor) = parts(request);
+        let report = self.step(actor, request.at.as_ref(), STEP_RELEASE).await?;
+        Ok(ReleasePolicyResponse { report })
+    }
+
+    async fn list_policies(
+        &self,
+        request: Authorized<ListPoliciesRequest>,
+    ) -> Result<ListPoliciesResponse> {
+        let control = &self.0;
+        let tenant = Some(request.tenant.clone()).filter(|tenant| !tenant.is_empty());
+        let owner = tenant.map(Owned::Tenant);
+        let required = owner
+            .iter()
+            .try_for_each(|owner| control.changes.require_owner(owner));
+        required.map_err(refused)?;
+        let (store, config) = (control.changes.store(), control.config());
+        let listed = report::list(store, &control.policies, &config, owner.as_ref());
+        let listed = listed.map_err(refused)?;
+        Ok(ListPoliciesResponse {
+            report: Some(tollgate_admin::from_json(listed)),
+        })
+    }
+
+    async fn show_policy(
+        &self,
+        request: Authorized<ShowPolicyRequest>,
+    ) -> Result<ShowPolicyResponse> {
+        let (request, actor) = parts(request);
+        let owner = request.owner.unwrap_or_default();
+        let body = RequestBody::PolicyShow(messages::PolicyShow {
+            policy: request.name,
+            version: request.version,
+            tenant: owner.tenant,
+            provider: owner.provider,
+        });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(ShowPolicyResponse { report })
+    }
+
+    async fn diff_policy(
+        &self,
+        request: Authorized<DiffPolicyRequest>,
+    ) -> Result<DiffPolicyResponse> {
+        let (request, actor) = parts(request);
+        let body = RequestBody::PolicyDiff(messages::PolicyDiff {
+            at: Some(selection(request.at.as_ref())?),
+            before: request.before,
+            after: request.after,
+            last: request.last,
+        });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(DiffPolicyResponse { report })
+    }
+
+    async fn delete_policy(
+        &self,
+        request: Authorized<DeletePolicyRequest>,
+    ) -> Result<DeletePolicyResponse> {
+        let (request, actor) = parts(request);
+        let owner = request.owner.unwrap_or_default();
+        let request = messages::PolicyDelete {
+            policy: request.name,
+            version: request.version,
+            tenant: owner.tenant,
+            provider: owner.provider,
+        };
+        let deleted = ending::delete(&self.0.changes, actor, request).await;
+        let deleted = deleted.map_err(refused)?.into_iter();
+        Ok(DeletePolicyResponse {
+            deleted: deleted.map(|version| version.to_string()).collect(),
+        })
+    }
+
+    // ---- observation ----
+
+    async fn get_status(&self, request: Authorized<GetStatusRequest>) -> Result<GetStatusResponse> {
+        let (_, actor) = parts(request);
+        let body = RequestBody::Status(Empty {});
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(GetStatusResponse { report })
+    }
+
+    async fn get_metrics(
+        &self,
+        request: Authorized<GetMetricsRequest>,
+    ) -> Result<GetMetricsResponse> {
+        let (_, actor) = parts(request);
+        let body = RequestBody::Metrics(Empty {});
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(GetMetricsResponse { report })
+    }
+
+    async fn explain_call(
+        &self,
+        request: Authorized<ExplainCallRequest>,
+    ) -> Result<ExplainCallResponse> {
+        let (request, actor) = parts(request);
+        let mut fds = schema(&request.schema)?;
+        if let Some(message) = &request.message {
+            fds.push(blob(message.as_bytes())?);
+        }
+        let body = RequestBody::Explain(messages::Explain {
+            tenant: request.tenant,
+            service: request.service,
+            method: request.method,
+            side: side(request.side)?,
+            is_reply: request.is_reply,
+            has_schema: !request.schema.is_empty(),
+            has_message: request.message.is_some(),
+            metadata: request.metadata,
+        });
+        let report = self.report(actor, body, fds).await?;
+        Ok(ExplainCallResponse { report })
+    }
+
+    async fn tap_calls(&self, request: Authorized<TapPoll>) -> Result<TapCallsResponse> {
+        let (TapPoll { tap, request }, actor) = parts(request);
+        let body = RequestBody::Tap(messages::Tap {
+            tap,
+            tenant: request.tenant,
+            service: request.service,
+            method: request.method,
+            denied: request.denied,
+            failed: request.failed,
+        });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(TapCallsResponse { report })
+    }
+
+    async fn show_trace(&self, request: Authorized<ShowTraceRequest>) -> Result<ShowTraceResponse> {
+        let (request, actor) = parts(request);
+        let body = RequestBody::TraceShow(messages::TraceShow {
+            id: request.id,
+            last: request.last,
+        });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(ShowTraceResponse { report })
+    }
+
+    async fn show_audit_records(
+        &self,
+        request: Authorized<ShowAuditRecordsRequest>,
+    ) -> Result<ShowAuditRecordsResponse> {
+        let (request, actor) = parts(request);
+        let body = RequestBody::AuditShow(messages::AuditShow { last: request.last });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(ShowAuditRecordsResponse { report })
+    }
+
+    async fn verify_audit_log(
+        &self,
+        request: Authorized<VerifyAuditLogRequest>,
+    ) -> Result<VerifyAuditLogResponse> {
+        let (_, actor) = parts(request);
+        let body = RequestBody::AuditVerify(Empty {});
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(VerifyAuditLogResponse { report })
+    }
+
+    // ---- the daemon ----
+
+    async fn show_settings(
+        &self,
+        request: Authorized<ShowSettingsRequest>,
+    ) -> Result<ShowSettingsResponse> {
+        let (_, actor) = parts(request);
+        let body = RequestBody::Settings(Empty {});
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(ShowSettingsResponse { report })
+    }
+
+    async fn change_settings(
+        &self,
+        request: Authorized<ChangeSettingsRequest>,
+    ) -> Result<ChangeSettingsResponse> {
+        let (request, actor) = parts(request);
+        let changes = request
+            .changes
+            .into_iter()
+            .map(|change| messages::SettingChange {
+                key: change.key,
+                value: change.value,
+            });
+        let body = RequestBody::SettingsChange(messages::SettingsChange {
+            changes: changes.collect(),
+        });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(ChangeSettingsResponse { report })
+    }
+
+    async fn prefetch_schema(
+        &self,
+        request: Authorized<PrefetchSchemaRequest>,
+    ) -> Result<PrefetchSchemaResponse> {
+        let (request, actor) = parts(request);
+        let body = RequestBody::Prefetch(Empty {});
+        let report = self
+            .report(actor, body, vec![blob(&request.schema)?])
+            .await?;
+        Ok(PrefetchSchemaResponse { report })
+    }
+
+    async fn open_console(
+        &self,
+        request: Authorized<OpenConsoleRequest>,
+    ) -> Result<OpenConsoleResponse> {
+        let (request, actor) = parts(request);
+        let body = RequestBody::Console(messages::Console {
+            is_operator: request.operator,
+        });
+        let report = self.report(actor, body, Vec::new()).await?;
+        Ok(OpenConsoleResponse { report })
+    }
+}

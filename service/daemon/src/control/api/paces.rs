@@ -1,0 +1,149 @@
+//! How fast one tenant's requests are carried out, whatever its principals send.
+//!
+//! Invariants: of a tenant, at most [`REQUESTS_PER_TENANT`] requests are in progress, and changes
+//! begin at most once per [`CHANGE_PACE`] on average, after [`CHANGES_AT_ONCE`] at once. Operators
+//! don't wait. A tenant without requests has no entry.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tollgate_admin::{Principal, Status};
+use tollgate_shm_abi::status::Code;
+
+use crate::limits::{CHANGE_PACE, CHANGES_AT_ONCE, REQUESTS_PER_TENANT};
+
+/// The tenants that have requests in progress, or have just had some.
+#[derive(Default)]
+pub(in crate::control) struct Paces {
+    tenants: RefCell<HashMap<String, Tenant>>,
+}
+
+struct Tenant {
+    turns: Arc<Semaphore>,
+    /// When its allowance of changes is complete again.
+    complete: Instant,
+}
+
+/// Until it is dropped, the request is in progress.
+pub(super) struct Turn {
+    _held: Option<OwnedSemaphorePermit>,
+}
+
+impl Paces {
+    /// Waits for a principal's turn.
+    pub(super) async fn turn(
+        &self,
+        principal: &Principal,
+        is_change: bool,
+    ) -> Result<Turn, Status> {
+        let Principal::Tenant { tenant, .. } = principal else {
+            return Ok(Turn { _held: None });
+        };
+        let turns = self.of(tenant, Instant::now(), |tenant| Arc::clone(&tenant.turns));
+        let stopping = |_| Status::new(Code::UNAVAILABLE, "the daemon is stopping");
+        let held = turns.acquire_owned().await.map_err(stopping)?;
+        if is_change {
+            let now = Instant::now();
+            let begins = self.of(tenant, now, |tenant| tenant.change(now));
+            tokio::time::sleep_until(begins.into()).await;
+        }
+        Ok(Turn { _held: Some(held) })
+    }
+
+    fn of<T>(&self, name: &str, now: Instant, look: impl FnOnce(&mut Tenant) -> T) -> T {
+        let mut tenants = self.tenants.borrow_mut();
+        if !tenants.contains_key(name) {
+            tenants
+                .retain(|_, tenant| Arc::strong_count(&tenant.turns) > 1 || now < tenant.complete);
+            let fresh = Tenant {
+                turns: Arc::new(Semaphore::new(REQUESTS_PER_TENANT)),
+                complete: now,
+            };
+            tenants.insert(name.to_owned(), fresh);
+        }
+        let tenant = tenants.get_mut(name);
+        look(tenant.expect("it was there, or was inserted"))
+    }
+}
+
+impl Tenant {
+    /// When a change begins that comes now.
+    fn change(&mut self, now: Instant) -> Instant {
+        self.complete = self.complete.max(now) + CHANGE_PACE;
+        let allowed = CHANGE_PACE * CHANGES_AT_ONCE;
+        self.complete
+            .checked_sub(allowed)
+            .map_or(now, |begins| begins.max(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tollgate_admin::proto::Role;
+
+    use super::*;
+
+    fn owner(tenant: &str) -> Principal {
+        Principal::Tenant {
+            tenant: tenant.to_owned(),
+            credential: "default".to_owned(),
+            role: Role::Owner,
+        }
+    }
+
+    #[test]
+    fn changes_begin_at_the_pace_after_some_at_once() {
+        let now = Instant::now();
+        let mut tenant = Tenant {
+            turns: Arc::new(Semaphore::new(1)),
+            complete: now,
+        };
+        for _ in 0..CHANGES_AT_ONCE {
+            assert_eq!(tenant.change(now), now);
+        }
+        assert_eq!(tenant.change(now), now + CHANGE_PACE);
+        assert_eq!(tenant.change(now), now + CHANGE_PACE * 2);
+        let later = now + CHANGE_PACE * (CHANGES_AT_ONCE + 2);
+        assert_eq!(
+            tenant.change(later),
+            later,
+            "the allowance is complete again"
+        );
+    }
+
+    #[test]
+    fn a_tenant_has_so_many_requests_in_progress_and_delays_no_other() {
+        let reactor = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        reactor.block_on(async {
+            let paces = Paces::default();
+            let mut held = Vec::new();
+            for _ in 0..REQUESTS_PER_TENANT {
+                held.push(paces.turn(&owner("acme"), false).await.unwrap());
+            }
+            let acme = owner("acme");
+            let mut more = std::pin::pin!(paces.turn(&acme, false));
+            tokio::select! {
+                biased;
+                _ = &mut more => panic!("acme has its turns"),
+                _ = paces.turn(&owner("evil"), true) => {}
+            }
+            let operator = Principal::Operator { uid: 0, pid: 1 };
+            paces.turn(&operator, true).await.unwrap();
+            held.pop();
+            more.await.unwrap();
+            drop(held);
+            paces.turn(&owner("third"), false).await.unwrap();
+            assert!(
+                !paces.tenants.borrow().contains_key("acme"),
+                "it is forgotten"
+            );
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! Who sends a request: the bearer of its token or, without one, an operator's process.
+
+use tollgate_admin::proto::Role;
+use tollgate_admin::server::Caller;
+use tollgate_admin::{Principal, Status};
+use tollgate_control::audit::Actor;
+use tollgate_control::{Identity, TokenDigest};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::api::words::refused;
+use crate::control::authentication::authenticate;
+use crate::control::operators::admin::{is_operator, operators};
+use crate::control::state::Control;
+
+/// Authenticates the sender of a request.
+///
+/// # Errors
+/// UNAUTHENTICATED: the token is wrong. PERMISSION_DENIED: there is none, and the process's user
+/// isn't an operator.
+pub(super) async fn principal(control: &Control, caller: &Caller) -> Result<Principal, Status> {
+    let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+    let Some(token) = &caller.token else {
+        if is_operator(uid) {
+            return Ok(Principal::Operator { uid, pid });
+        }
+        let may = operators();
+        let text = format!(
+            "user {uid} may not administer this daemon; {may}, and a tenant's owner with a token"
+        );
+        return Err(Status::new(Code::PERMISSION_DENIED, text));
+    };
+    let token = TokenDigest::of(token.reveal());
+    let found = authenticate(control, (uid, pid), &token).await;
+    let Identity {
+        tenant,
+        credential,
+        role,
+    } = found.map_err(refused)?;
+    let role = match role {
+        tollgate_control::Role::Owner => Role::Owner,
+        tollgate_control::Role::Viewer => Role::Viewer,
+        tollgate_control::Role::Application => Role::Application,
+    };
+    Ok(Principal::Tenant {
+        tenant,
+        credential,
+        role,
+    })
+}
+
+/// A principal in the audit log.
+pub(super) fn actor(principal: &Principal) -> Actor {
+    match principal {
+        Principal::Operator { uid, pid } => Actor::Admin {
+            uid: *uid,
+            pid: *pid,
+        },
+        Principal::Tenant {
+            tenant, credential, ..
+        } => Actor::Credential {
+            tenant: tenant.clone(),
+            name: credential.clone(),
+        },
+    }
+}
