@@ -201,6 +201,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-shm-abi",
         ],
         &[
+            "tollgate-admin",
             "tollgate-policy-tools",
             "tollgate-gen",
             "tollgate-health",

@@ -15,9 +15,10 @@ use crate::admin::{Console, DaemonUpgrade, Prefetch, Status};
 use crate::audit::Audit;
 use crate::calls::{Explain, Tap, Trace};
 use crate::check::Check;
+use crate::credential::CredentialCommand;
 use crate::daemon::Daemon;
 use crate::fleet::Fleet;
-use crate::policy::Policy;
+use crate::policy::PolicyCommand;
 use crate::rpc::{Call, Serve};
 use crate::stubs::Gen;
 use crate::tenant::Tenant;
@@ -89,8 +90,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Tenant(Tenant),
     /// Push policies, attach them, try and compare versions
-    #[command(subcommand)]
-    Policy(Policy),
+    Policy(PolicyCommand),
+    /// Add, list, rotate and revoke credentials of a tenant: tokens with a name, a role and an end
+    Credential(CredentialCommand),
     /// Show and verify the audit log: all administration, and faults of policies
     #[command(subcommand)]
     Audit(Audit),

@@ -5,6 +5,7 @@
 //!                       ├─ audit         the log of all administration
 //! args  the commands    ├─ calls         single calls: explain, tap, trace
 //! usage their help      ├─ check         what is wrong with a host or a daemon, and how to mend it
+//!   │                   ├─ credential    who may act for a tenant
 //!   │                   ├─ daemon        its settings
 //!   └── main ───────────┼─ fleet         several hosts' daemons, through their sockets and ssh
 //!                       ├─ policy        policies
@@ -17,6 +18,7 @@
 //!
 //! Below them all:
 //!
+//! api      the daemon's API, as whom
 //! request  one request to the daemon   screen, attachment  a report within a screen    failure  a sentence, a code, a hint
 //! schema   .proto and JSON             render              JSON as text                output   standard output
 //! values   numbers, times, methods     metadata            key=value                   stderr   standard error
@@ -32,11 +34,13 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admin;
+mod api;
 mod args;
 mod attachment;
 mod audit;
 mod calls;
 mod check;
+mod credential;
 mod daemon;
 mod failure;
 mod fleet;
@@ -67,7 +71,7 @@ use clap::CommandFactory;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
-use crate::policy::Policy;
+use crate::policy::{Policy, PolicyCommand};
 use crate::tenant::Tenant;
 
 fn main() -> ExitCode {
@@ -76,7 +80,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ended(usage::explain(&error, &words)),
     };
-    if let Command::Policy(Policy::Tool(command)) = &cli.command {
+    if let Command::Policy(PolicyCommand {
+        command: Policy::Tool(command),
+        ..
+    }) = &cli.command
+    {
         return policy_tools::run(command).unwrap_or_else(|failure| failure.exit());
     }
     match run(&cli) {
@@ -127,7 +135,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
     match &cli.command {
         Command::Up(args) => up::up(cli.typed_socket(), args).map(|never| match never {}),
         Command::Tenant(command) => tenant::tenant(&cli.socket, command),
-        Command::Policy(command) => policy::policy(&cli.socket, command),
+        Command::Policy(args) => policy::policy(&cli.socket, args),
+        Command::Credential(args) => credential::credential(&cli.socket, args),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Status(args) => admin::status(&cli.socket, args),
         Command::Explain(args) => calls::explain(&cli.socket, args),

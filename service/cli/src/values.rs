@@ -39,6 +39,26 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// The life of a credential, or a grace: like [`duration`], also in hours and days.
+pub(crate) fn long_duration(text: &str) -> Result<Duration, String> {
+    const LONG: &str = "a time is a whole number and a unit: 30s, 60m, 12h or 30d";
+    let split = text.find(|c: char| !c.is_ascii_digit());
+    let (number, unit) = text.split_at(split.ok_or(LONG)?);
+    let unit_s = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        "ms" => return duration(text),
+        _ => return Err(LONG.to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| LONG.to_owned())?;
+    // The daemon knows the range.
+    Ok(Duration::from_secs(
+        number.saturating_mul(unit_s).min(u64::from(u32::MAX)),
+    ))
+}
+
 /// One of the two hosts of a call.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Side {
@@ -86,6 +106,35 @@ impl FromStr for MethodName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_times_have_further_units() {
+        let check = |text, expected: Option<u64>| {
+            assert_eq!(
+                long_duration(text).ok(),
+                expected.map(Duration::from_secs),
+                "{text}"
+            );
+        };
+        check("30s", Some(30));
+        check("60m", Some(3_600));
+        check("12h", Some(43_200));
+        check("30d", Some(2_592_000));
+        check("3000ms", Some(3));
+        check("99999999999d", Some(u64::from(u32::MAX)));
+        for wrong in [
+            "",
+            "5",
+            "d",
+            "5w",
+            "-5s",
+            "5 s",
+            "1.5d",
+            "99999999999999999999d",
+        ] {
+            check(wrong, None);
+        }
+    }
 
     #[test]
     fn times_have_a_unit_and_a_bound() {

@@ -1,12 +1,10 @@
 //! A schema that a policy is checked against: `--proto`, for `push`, `attach` and `upgrade`.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::request::blob;
 use crate::schema::{self, Files};
 
 /// A schema that a policy is checked against.
@@ -21,15 +19,15 @@ pub(crate) struct Against {
     pub(crate) include: Vec<PathBuf>,
 }
 
-/// The schema to check a policy against, if one was given.
-pub(super) fn against(args: &Against) -> Result<Option<OwnedFd>, Failure> {
+/// The descriptor set to check a policy against; empty if none was given.
+pub(super) fn against(args: &Against) -> Result<Vec<u8>, Failure> {
     if args.proto.is_empty() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let files = Files {
         proto: args.proto.clone(),
         include: args.include.clone(),
     };
     let schema = schema::load(&files)?;
-    blob("the schema", schema.descriptor_set()).map(Some)
+    Ok(schema.descriptor_set().to_vec())
 }

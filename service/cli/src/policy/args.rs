@@ -7,9 +7,19 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use tollgate_policy_tools::limits::{CPU_US_MAX, CPU_US_MIN};
 
+use crate::api::Acting;
 use crate::policy::against::Against;
 use crate::policy_tools::Tool;
 use crate::values::{Side, duration, number};
+
+/// Policies, and whom the command acts as.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyCommand {
+    #[command(flatten)]
+    pub(crate) acting: Acting,
+    #[command(subcommand)]
+    pub(crate) command: Policy,
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Policy {
@@ -48,8 +58,8 @@ pub(crate) enum Policy {
 #[derive(Debug, Args)]
 pub(crate) struct Owner {
     /// The tenant that owns the policy and whose calls it evaluates; with --provider, the tenant
-    /// whose calls it evaluates, all if left out
-    #[arg(long, required_unless_present = "provider")]
+    /// whose calls it evaluates, all if left out; with a token, the token's tenant if left out
+    #[arg(long)]
     pub(crate) tenant: Option<String>,
     /// The provider owns the policy; tenants don't see it
     #[arg(long)]
@@ -68,12 +78,8 @@ pub(crate) struct Push {
     /// A signature of the file's bytes, as `cosign sign-blob` prints it; images have their own
     #[arg(long, value_name = "FILE.sig")]
     pub(crate) signature: Option<PathBuf>,
-    /// The tenant whose calls the policy may evaluate
-    #[arg(
-        long,
-        required_unless_present = "provider",
-        conflicts_with = "provider"
-    )]
+    /// The tenant whose calls the policy may evaluate; with a token, the token's tenant if left out
+    #[arg(long, conflicts_with = "provider")]
     pub(crate) tenant: Option<String>,
     /// The provider owns the policy; the policy may evaluate every tenant's calls
     #[arg(long)]
@@ -194,7 +200,7 @@ pub(crate) enum Body {
 pub(crate) struct Attach {
     /// The policy, as `policy push` printed it
     #[arg(value_name = "NAME@VERSION")]
-    pub(crate) policy: String,
+    pub(crate) policy: VersionName,
     #[command(flatten)]
     pub(crate) owner: Owner,
     /// Run the provider's policy before the tenant's; this is the default

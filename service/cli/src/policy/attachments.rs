@@ -2,17 +2,16 @@
 //! an upgrade.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
-use tollgate_shm_abi::messages::{
-    Empty, ISOLATION_NONE, ISOLATION_PROCESS, MODE_CANARY, MODE_ENFORCE, MODE_SHADOW, Names,
-    ON_FAULT_CLOSED, ON_FAULT_OPEN, ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST,
-    PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach, PolicyOptions, PolicySelection, PolicyStep,
-    PolicyUpgrade, RequestBody, ResponseBody, SIDE_ANY,
+use tollgate_admin::proto::{
+    self, AttachPolicyRequest, AttachmentOptions, DetachPolicyRequest, ListPoliciesRequest, Names,
+    Party, PolicySelection, PromotePolicyRequest, ReleasePolicyRequest, RollBackPolicyRequest,
+    UpgradePolicyRequest,
 };
 
+use crate::api::Api;
 use crate::attachment::in_force;
 use crate::failure::Failure;
 use crate::output::plain;
@@ -21,35 +20,34 @@ use crate::policy::args::{
     Attach, Isolation, Mode, OnFault, Options, Owner, Place, Select, Upgrade, VersionName,
 };
 use crate::render::{flat, items, lines};
-use crate::request::{ANSWER_TIMEOUT, ask, report, report_within, unexpected};
 use crate::stderr::warn;
 use crate::values::Side;
 
-/// How long an upgraded version is watched by default, in ms.
-const PROBATION_MS: u64 = 60_000;
+/// How long an upgraded version is watched by default.
+const PROBATION: Duration = Duration::from_secs(60);
 
 /// `tollgate policy attach`
-pub(super) fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
-    let all = || "*".to_owned();
+pub(super) fn attach(api: &Api, args: &Attach) -> Result<String, Failure> {
+    let VersionName { name, version } = args.policy.clone();
     let (mode, percent) = numbers(args.mode);
-    let schema = against(&args.against)?;
-    let attach = PolicyAttach {
-        policy: args.policy.clone(),
-        tenant: args.owner.tenant.clone().unwrap_or_else(all),
-        service: args.service.clone().unwrap_or_else(all),
+    let attach = AttachPolicyRequest {
+        owner: Some(api.owner(args.owner.tenant.as_deref(), args.owner.provider)?),
+        name,
+        version,
+        service: args.service.clone().unwrap_or_default(),
         method: args.method.clone().unwrap_or_default(),
-        side: args.side.number(),
+        side: side(Some(args.side)).into(),
         party: match (args.owner.provider, args.post) {
-            (false, _) => PARTY_TENANT,
-            (true, false) => PARTY_PROVIDER_PRE,
-            (true, true) => PARTY_PROVIDER_POST,
+            (false, _) => Party::Tenant.into(),
+            (true, false) => Party::ProviderPre.into(),
+            (true, true) => Party::ProviderPost.into(),
         },
-        mode,
+        mode: mode.into(),
         percent,
         options: Some(options(&args.options)),
-        has_schema: schema.is_some(),
+        schema: against(&args.against)?,
     };
-    let (policy, mode) = (&args.policy, mode_name(args.mode));
+    let (policy, mode) = (format!("{}@{}", attach.name, version), mode_name(args.mode));
     let side = side_name(args.side);
     let whose = whose(&args.owner);
     let method = args.method.as_deref().unwrap_or("*");
@@ -57,26 +55,38 @@ pub(super) fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
         Some(service) => format!("{side} {service}/{method}"),
         None => format!("{side} *"),
     };
-    let attached = format!("attached {policy} ({mode}): {place} {whose}\n");
-    let fds: Vec<_> = schema.iter().map(AsFd::as_fd).collect();
-    done(socket, RequestBody::PolicyAttach(attach), &fds).map(|()| attached)
+    let warnings = api.ask(attach)?.warnings;
+    warnings.iter().for_each(|warning| warn(&plain(warning)));
+    Ok(format!("attached {policy} ({mode}): {place} {whose}\n"))
 }
 
 /// `tollgate policy detach`
-pub(super) fn detach(socket: &Path, args: &Select) -> Result<String, Failure> {
-    let before = report(socket, RequestBody::PolicyList(Empty {}))?;
-    let selection = selection(&args.name, &args.place);
-    done(socket, RequestBody::PolicyDetach(selection), &[])?;
-    let after = report(socket, RequestBody::PolicyList(Empty {}))?;
+pub(super) fn detach(api: &Api, args: &Select) -> Result<String, Failure> {
+    let before = listed(api)?;
+    let at = Some(selection(api, &args.name, &args.place)?);
+    api.ask(DetachPolicyRequest { at })?;
+    let after = listed(api)?;
     Ok(detached(&args.name, &args.place.owner, &before, &after))
+}
+
+/// The policies that the caller sees, with their attachments.
+pub(super) fn listed(api: &Api) -> Result<Value, Failure> {
+    let all = ListPoliciesRequest::default();
+    Ok(json(api.ask(all)?.report))
+}
+
+/// A report's JSON.
+pub(super) fn json(report: Option<prost_types::Struct>) -> Value {
+    tollgate_admin::to_json(report.unwrap_or_default())
 }
 
 /// The tenant or tenants of the calls that a policy evaluates.
 fn whose(owner: &Owner) -> String {
     match (&owner.tenant, owner.provider) {
         (Some(tenant), false) => format!("of tenant {tenant}"),
+        (None, false) => "of the token's tenant".to_owned(),
         (Some(tenant), true) => format!("of tenant {tenant}, for the provider"),
-        (None, _) => "of all tenants, for the provider".to_owned(),
+        (None, true) => "of all tenants, for the provider".to_owned(),
     }
 }
 
@@ -86,7 +96,10 @@ fn detached(name: &str, owner: &Owner, before: &Value, after: &Value) -> String 
         let is_its = |policy: &&Value| {
             let is_owners = match owner.provider {
                 true => policy["tenant"].is_null(),
-                false => policy["tenant"].as_str() == owner.tenant.as_deref(),
+                // A token's bearer sees its own policies only.
+                false => {
+                    owner.tenant.is_none() || policy["tenant"].as_str() == owner.tenant.as_deref()
+                }
             };
             is_owners && policy["name"] == name
         };
@@ -122,120 +135,122 @@ fn side_name(side: Side) -> &'static str {
 }
 
 /// `tollgate policy upgrade`
-pub(super) fn upgrade(socket: &Path, args: &Upgrade) -> Result<String, Failure> {
-    let probation = args.probation.map(|time| time.as_millis() as u64);
-    let (mode, probation_ms) = match args.mode {
-        Some(Mode::Enforce) if probation.is_some() => {
+pub(super) fn upgrade(api: &Api, args: &Upgrade) -> Result<String, Failure> {
+    let (mode, probation) = match (args.mode, args.probation) {
+        (Some(Mode::Enforce), Some(_)) => {
             let sentence = "--mode enforce decides at once, without a probation";
             return Err(Failure::input(sentence).hint("leave out one of them"));
         }
-        Some(mode) => (mode, probation),
-        None => (Mode::Canary(100), Some(probation.unwrap_or(PROBATION_MS))),
+        (Some(mode), probation) => (mode, probation),
+        (None, probation) => (Mode::Canary(100), Some(probation.unwrap_or(PROBATION))),
     };
+    let probation = probation.map(prost_types::Duration::try_from).transpose();
+    let probation = probation.map_err(|_| Failure::input("the probation is too long"))?;
     let (mode, percent) = numbers(mode);
     let VersionName { name, version } = &args.policy;
-    let schema = against(&args.against)?;
-    let upgrade = PolicyUpgrade {
+    let answer = api.ask(UpgradePolicyRequest {
+        at: Some(selection(api, name, &args.place)?),
         version: *version,
-        at: Some(selection(name, &args.place)),
-        mode,
+        mode: mode.into(),
         percent,
-        probation_ms,
-        has_schema: schema.is_some(),
-    };
-    let fds: Vec<_> = schema.iter().map(AsFd::as_fd).collect();
-    attachments(socket, RequestBody::PolicyUpgrade(upgrade), &fds)
+        probation,
+        schema: against(&args.against)?,
+    })?;
+    Ok(changed(answer.report))
 }
 
-/// `tollgate policy promote`, `rollback` and `release`
-pub(super) fn step(socket: &Path, args: &Select, step: i32) -> Result<String, Failure> {
-    let at = Some(selection(&args.name, &args.place));
-    attachments(
-        socket,
-        RequestBody::PolicyStep(PolicyStep { at, step }),
-        &[],
-    )
+/// `tollgate policy promote`
+pub(super) fn promote(api: &Api, args: &Select) -> Result<String, Failure> {
+    let at = Some(selection(api, &args.name, &args.place)?);
+    Ok(changed(api.ask(PromotePolicyRequest { at })?.report))
+}
+
+/// `tollgate policy rollback`
+pub(super) fn roll_back(api: &Api, args: &Select) -> Result<String, Failure> {
+    let at = Some(selection(api, &args.name, &args.place)?);
+    Ok(changed(api.ask(RollBackPolicyRequest { at })?.report))
+}
+
+/// `tollgate policy release`
+pub(super) fn release(api: &Api, args: &Select) -> Result<String, Failure> {
+    let at = Some(selection(api, &args.name, &args.place)?);
+    Ok(changed(api.ask(ReleasePolicyRequest { at })?.report))
 }
 
 /// The selected attachments.
-pub(super) fn selection(name: &str, place: &Place) -> PolicySelection {
+pub(super) fn selection(api: &Api, name: &str, place: &Place) -> Result<PolicySelection, Failure> {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    PolicySelection {
-        policy: name.to_owned(),
-        tenant: text(&place.owner.tenant),
+    let owner = &place.owner;
+    Ok(PolicySelection {
+        owner: Some(api.owner(owner.tenant.as_deref(), owner.provider)?),
+        name: name.to_owned(),
         service: text(&place.service),
         method: text(&place.method),
-        side: place.side.map_or(SIDE_ANY, Side::number),
-        party: match (place.owner.provider, place.pre, place.post) {
-            (false, ..) => PARTY_TENANT,
-            (true, true, _) => PARTY_PROVIDER_PRE,
-            (true, _, true) => PARTY_PROVIDER_POST,
-            (true, false, false) => PARTY_PROVIDER,
+        side: side(place.side).into(),
+        party: match (place.pre, place.post) {
+            (true, _) => Party::ProviderPre.into(),
+            (_, true) => Party::ProviderPost.into(),
+            (false, false) => Party::Unspecified.into(),
         },
+    })
+}
+
+fn side(side: Option<Side>) -> proto::Side {
+    match side {
+        None => proto::Side::Unspecified,
+        Some(Side::Client) => proto::Side::Client,
+        Some(Side::Server) => proto::Side::Server,
     }
 }
 
-fn options(options: &Options) -> PolicyOptions {
+fn options(options: &Options) -> AttachmentOptions {
     // On the command line, `none` is an empty list.
     let names = |list: &Option<Vec<String>>| {
         let listed = list.as_ref()?.iter();
         let names = listed.filter(|name| *name != "none").cloned().collect();
         Some(Names { names })
     };
-    PolicyOptions {
-        on_fault: options.on_fault.map(|mode| match mode {
-            OnFault::Reload => ON_FAULT_RELOAD,
-            OnFault::Closed => ON_FAULT_CLOSED,
-            OnFault::Open => ON_FAULT_OPEN,
-        }),
+    let on_fault = match options.on_fault {
+        None => proto::OnFault::Unspecified,
+        Some(OnFault::Reload) => proto::OnFault::Reload,
+        Some(OnFault::Closed) => proto::OnFault::Closed,
+        Some(OnFault::Open) => proto::OnFault::Open,
+    };
+    let isolation = match options.isolation {
+        None => proto::Isolation::Unspecified,
+        Some(Isolation::None) => proto::Isolation::None,
+        Some(Isolation::Process) => proto::Isolation::Process,
+    };
+    AttachmentOptions {
+        on_fault: on_fault.into(),
         hooks: names(&options.hooks),
         fields: names(&options.fields),
         metadata: names(&options.metadata),
         capabilities: names(&options.grant),
         cpu_us: options.cpu_us,
         fresh: options.fresh,
-        isolation: options.isolation.map(|isolation| match isolation {
-            Isolation::None => ISOLATION_NONE,
-            Isolation::Process => ISOLATION_PROCESS,
-        }),
+        isolation: isolation.into(),
         record: options.record,
         max_worse: options.max_worse,
     }
 }
 
-fn numbers(mode: Mode) -> (i32, u32) {
+fn numbers(mode: Mode) -> (proto::Mode, u32) {
     match mode {
-        Mode::Enforce => (MODE_ENFORCE, 0),
-        Mode::Shadow => (MODE_SHADOW, 0),
-        Mode::Canary(percent) => (MODE_CANARY, percent),
+        Mode::Enforce => (proto::Mode::Enforce, 0),
+        Mode::Shadow => (proto::Mode::Shadow, 0),
+        Mode::Canary(percent) => (proto::Mode::Canary, percent),
     }
 }
 
-/// A request with only warnings as the answer.
-fn done(socket: &Path, body: RequestBody, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
-    match ask(socket, body, fds)? {
-        (ResponseBody::Done(done), _) => {
-            done.warnings
-                .iter()
-                .for_each(|warning| warn(&plain(warning)));
-            Ok(())
-        }
-        (other, _) => Err(unexpected(&other)),
-    }
-}
-
-/// A request with the changed attachments as the answer: a line each.
-fn attachments(
-    socket: &Path,
-    body: RequestBody,
-    fds: &[BorrowedFd<'_>],
-) -> Result<String, Failure> {
-    let report = report_within(ANSWER_TIMEOUT, socket, body, fds)?;
+/// The changed attachments: a line each.
+fn changed(report: Option<prost_types::Struct>) -> String {
+    let report = json(report);
     items(&report["warnings"])
         .iter()
         .for_each(|warning| warn(&flat(warning)));
     let changed: Vec<_> = items(&report["attachments"]).iter().map(in_force).collect();
-    Ok(lines(&changed))
+    lines(&changed)
 }
 
 #[cfg(test)]
@@ -283,7 +298,7 @@ mod tests {
         };
         let sent = options(&typed);
         assert_eq!(sent.capabilities, Some(Names { names: Vec::new() }));
-        assert_eq!(sent.isolation, Some(ISOLATION_PROCESS));
+        assert_eq!(sent.isolation(), proto::Isolation::Process);
         assert_eq!(sent.fields.map(|fields| fields.names.len()), Some(2));
         assert_eq!(
             sent.metadata.map(|keys| keys.names),

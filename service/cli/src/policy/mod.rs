@@ -12,31 +12,31 @@ mod attachments;
 mod push;
 mod versions;
 
-pub(crate) use args::Policy;
+pub(crate) use args::{Policy, PolicyCommand};
 
 use std::path::Path;
 
-use tollgate_shm_abi::messages::{STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK};
-
+use crate::api::Api;
 use crate::failure::Failure;
-use crate::policy::attachments::{attach, detach, step, upgrade};
+use crate::policy::attachments::{attach, detach, promote, release, roll_back, upgrade};
 use crate::policy::push::push;
 use crate::policy::versions::{delete, diff, list, show};
 
 /// Carries out one command.
-pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure> {
-    match command {
-        Policy::Push(args) => push(socket, args),
-        Policy::Attach(args) => attach(socket, args),
-        Policy::Detach(args) => detach(socket, args),
-        Policy::Upgrade(args) => upgrade(socket, args),
-        Policy::Promote(args) => step(socket, args, STEP_PROMOTE),
-        Policy::Rollback(args) => step(socket, args, STEP_ROLLBACK),
-        Policy::Release(args) => step(socket, args, STEP_RELEASE),
-        Policy::Show(args) => show(socket, args),
-        Policy::Diff(args) => diff(socket, args),
-        Policy::Delete(args) => delete(socket, args),
+pub(crate) fn policy(socket: &Path, args: &PolicyCommand) -> Result<String, Failure> {
+    let api = || Api::connect(socket, &args.acting);
+    match &args.command {
+        Policy::Push(args) => push(&api()?, args),
+        Policy::Attach(args) => attach(&api()?, args),
+        Policy::Detach(args) => detach(&api()?, args),
+        Policy::Upgrade(args) => upgrade(&api()?, args),
+        Policy::Promote(args) => promote(&api()?, args),
+        Policy::Rollback(args) => roll_back(&api()?, args),
+        Policy::Release(args) => release(&api()?, args),
+        Policy::Show(args) => show(&api()?, args),
+        Policy::Diff(args) => diff(&api()?, args),
+        Policy::Delete(args) => delete(&api()?, args),
         Policy::Tool(_) => unreachable!("main runs what needs no daemon"),
-        Policy::List => list(socket),
+        Policy::List => list(&api()?),
     }
 }

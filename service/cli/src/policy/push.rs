@@ -1,60 +1,59 @@
 //! `tollgate policy push`: a module from a file or a registry, to the daemon.
 
-use std::os::fd::AsFd;
+use std::io::IsTerminal as _;
 use std::path::Path;
 
 use prost::Message as _;
+use tollgate_admin::PushOrder;
+use tollgate_admin::proto::{
+    PolicyPart, PolicyProof, PolicySignature, PushPolicyHeader, PushPolicyStep,
+};
 use tollgate_policy_tools::{LoadError, compat};
 use tollgate_registry::{FetchError, SCHEME};
-use tollgate_shm_abi::messages::{
-    PolicyProof, PolicyPush, PolicySignature, RequestBody, ResponseBody,
-};
 use tollgate_shm_abi::status::Code;
 
+use crate::api::Api;
 use crate::failure::Failure;
 use crate::output::plain;
 use crate::policy::against::against;
 use crate::policy::args::{Abi, Body, Push};
-use crate::request::{ask, blob, unexpected};
 use crate::stderr::{self, warn};
 
 /// `tollgate policy push`
-pub(super) fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
-    let (module, proof) = origin(args)?;
-    let mut blobs = vec![blob("the module", &module)?];
-    if let Some(path) = &args.config {
-        blobs.push(blob("the configuration", &read(path)?)?);
-    }
-    let description = description(args, &module)?;
-    if let Some(manifest) = &description {
-        blobs.push(blob("the description", manifest.as_bytes())?);
-    }
-    if let Some(proof) = &proof {
-        blobs.push(blob("the signature", &proof.encode_to_vec())?);
-    }
-    let schema = against(&args.against)?;
-    let has_schema = schema.is_some();
-    blobs.extend(schema);
-    let push = PolicyPush {
-        tenant: args.tenant.clone().unwrap_or_default(),
+pub(super) fn push(api: &Api, args: &Push) -> Result<String, Failure> {
+    let header = PushPolicyHeader {
+        owner: Some(api.owner(args.tenant.as_deref(), args.provider)?),
         name: args.name.clone(),
-        has_config: args.config.is_some(),
-        provider: args.provider,
-        has_proof: proof.is_some(),
-        has_description: description.is_some(),
-        has_schema,
     };
-    let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
-    match ask(socket, RequestBody::PolicyPush(push), &fds)? {
-        (ResponseBody::PolicyPushed(pushed), _) => {
-            pushed
-                .warnings
-                .iter()
-                .for_each(|warning| warn(&plain(warning)));
-            Ok(format!("{}@{}\n", pushed.name, pushed.version))
+    let (module, proof) = origin(args)?;
+    let config = args.config.as_deref().map(read).transpose()?;
+    let description = description(args, &module)?;
+    let schema = Some(against(&args.against)?).filter(|schema| !schema.is_empty());
+    let parts = [
+        (PolicyPart::Module, Some(module)),
+        (PolicyPart::Configuration, config),
+        (PolicyPart::Description, description.map(String::into_bytes)),
+        (PolicyPart::Proof, proof.map(|proof| proof.encode_to_vec())),
+        (PolicyPart::Schema, schema),
+    ];
+    let parts = parts.into_iter();
+    let order = PushOrder {
+        header,
+        parts: parts
+            .filter_map(|(part, bytes)| Some((part.into(), bytes?)))
+            .collect(),
+    };
+    let pushed = api.push(order, |step| match step {
+        PushPolicyStep::Compiling if std::io::stderr().is_terminal() => {
+            stderr::tell("uploaded; the daemon verifies and compiles it");
         }
-        (other, _) => Err(unexpected(&other)),
-    }
+        _ => {}
+    })?;
+    pushed
+        .warnings
+        .iter()
+        .for_each(|warning| warn(&plain(warning)));
+    Ok(format!("{}@{}\n", pushed.name, pushed.version))
 }
 
 /// The manifest for a module that was made for another proxy's ABI.

@@ -1,22 +1,20 @@
 //! The versions of policies and their decisions: `tollgate policy list`, `show`, `diff` and
 //! `delete`.
 
-use std::path::Path;
-
 use serde_json::Value;
-use tollgate_shm_abi::messages::{Empty, PolicyDelete, PolicyDiff, PolicyShow, RequestBody};
+use tollgate_admin::proto::{DeletePolicyRequest, DiffPolicyRequest, ShowPolicyRequest};
 use tollgate_shm_abi::status::Code;
 
+use crate::api::Api;
 use crate::failure::Failure;
 use crate::policy::args::{Delete, Diff, Show, VersionName};
-use crate::policy::attachments::selection;
-use crate::render::{flat, items, lines, outline};
-use crate::request::report;
+use crate::policy::attachments::{json, listed, selection};
+use crate::render::{items, lines, outline};
 use crate::{output, screen};
 
 /// `tollgate policy list`
-pub(super) fn list(socket: &Path) -> Result<String, Failure> {
-    let report = report(socket, RequestBody::PolicyList(Empty {}))?;
+pub(super) fn list(api: &Api) -> Result<String, Failure> {
+    let report = listed(api)?;
     let policies: Vec<_> = items(&report["policies"]).iter().map(describe).collect();
     Ok(lines(&policies))
 }
@@ -59,31 +57,32 @@ fn maybe_version(policy: &str) -> Result<(String, u32), Failure> {
 }
 
 /// `tollgate policy delete`
-pub(super) fn delete(socket: &Path, args: &Delete) -> Result<String, Failure> {
-    let (policy, version) = maybe_version(&args.policy)?;
-    let request = PolicyDelete {
-        policy,
+pub(super) fn delete(api: &Api, args: &Delete) -> Result<String, Failure> {
+    let (name, version) = maybe_version(&args.policy)?;
+    let owner = api.owner(args.owner.tenant.as_deref(), args.owner.provider)?;
+    let owner = Some(owner);
+    let answer = api.ask(DeletePolicyRequest {
+        owner,
+        name,
         version,
-        tenant: args.owner.tenant.clone().unwrap_or_default(),
-        provider: args.owner.provider,
-    };
-    let report = report(socket, RequestBody::PolicyDelete(request))?;
-    let deleted = items(&report["deleted"]).iter();
+    })?;
+    let deleted = answer.deleted.iter();
     Ok(deleted
-        .map(|policy| format!("deleted {}\n", flat(policy)))
+        .map(|policy| format!("deleted {}\n", output::plain(policy)))
         .collect())
 }
 
 /// `tollgate policy show`
-pub(super) fn show(socket: &Path, args: &Show) -> Result<String, Failure> {
-    let (policy, version) = maybe_version(&args.policy)?;
-    let request = PolicyShow {
-        policy,
+pub(super) fn show(api: &Api, args: &Show) -> Result<String, Failure> {
+    let (name, version) = maybe_version(&args.policy)?;
+    let owner = api.owner(args.owner.tenant.as_deref(), args.owner.provider)?;
+    let owner = Some(owner);
+    let answer = api.ask(ShowPolicyRequest {
+        owner,
+        name,
         version,
-        tenant: args.owner.tenant.clone().unwrap_or_default(),
-        provider: args.owner.provider,
-    };
-    let report = report(socket, RequestBody::PolicyShow(request))?;
+    })?;
+    let report = json(answer.report);
     if args.json {
         return Ok(output::json(&report));
     }
@@ -96,20 +95,20 @@ pub(super) fn show(socket: &Path, args: &Show) -> Result<String, Failure> {
 }
 
 /// `tollgate policy diff`
-pub(super) fn diff(socket: &Path, args: &Diff) -> Result<String, Failure> {
+pub(super) fn diff(api: &Api, args: &Diff) -> Result<String, Failure> {
     let (before, after) = (&args.before, &args.after);
     if before.name != after.name {
         let (one, other) = (&before.name, &after.name);
         let sentence = format!("{one} and {other} aren't two versions of one policy");
         return Err(Failure::input(sentence));
     }
-    let request = PolicyDiff {
-        at: Some(selection(&before.name, &args.place)),
+    let answer = api.ask(DiffPolicyRequest {
+        at: Some(selection(api, &before.name, &args.place)?),
         before: before.version,
         after: after.version,
         last: args.last,
-    };
-    let report = report(socket, RequestBody::PolicyDiff(request))?;
+    })?;
+    let report = json(answer.report);
     let text = if args.json {
         output::json(&report)
     } else {

@@ -127,12 +127,12 @@ mod tests {
             for _ in 0..REQUESTS_PER_TENANT {
                 held.push(paces.turn(&owner("acme"), false).await.unwrap());
             }
-            let acme = owner("acme");
+            let (acme, evil) = (owner("acme"), owner("evil"));
             let mut more = std::pin::pin!(paces.turn(&acme, false));
             tokio::select! {
                 biased;
                 _ = &mut more => panic!("acme has its turns"),
-                _ = paces.turn(&owner("evil"), true) => {}
+                _ = paces.turn(&evil, true) => {}
             }
             let operator = Principal::Operator { uid: 0, pid: 1 };
             paces.turn(&operator, true).await.unwrap();

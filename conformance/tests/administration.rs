@@ -1,0 +1,483 @@
+//! The administrative API of a real daemon: every request of every principal, what a tenant does
+//! with its token, and how credentials end.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use prost::Message as _;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value};
+use tollgate::{Code, Session, SessionOptions, Status, block_on};
+use tollgate_admin::client::Client;
+use tollgate_admin::proto::{
+    AddCredentialRequest, AttachPolicyRequest, AttachmentOptions, Isolation,
+    ListCredentialsRequest, ListPoliciesRequest, Mode, Role, ShowPolicyRequest, Side,
+};
+use tollgate_admin::{ALL, Operation, Principal, Reach, Secret, socket_beside};
+use tollgate_conformance::process::program;
+use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, run};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A user without rights.
+const STRANGER: u32 = 4_711;
+
+fn client(daemon: &Daemon, token: Option<&str>) -> Client {
+    let token = token.map(Secret::new);
+    Client::connect(&socket_beside(daemon.socket()), token.as_ref(), PATIENCE).unwrap()
+}
+
+/// A credential's token, from an operator.
+fn credential(daemon: &Daemon, tenant: &str, name: &str, role: &str) -> String {
+    let line = format!("credential add {name} --tenant {tenant} --role {role}");
+    daemon.ok(&line).trim().to_owned()
+}
+
+/// Runs `tollgate` with a tenant's token.
+fn as_bearer(daemon: &Daemon, token: &str, line: &str) -> Outcome {
+    let words: Vec<_> = line.split(' ').collect();
+    let file = daemon.token_file(token).display().to_string();
+    let args = [&words[..1], &["--token-file", &file], &words[1..]].concat();
+    daemon.tollgate(args)
+}
+
+#[track_caller]
+fn bearer_ok(daemon: &Daemon, token: &str, line: &str) -> String {
+    let outcome = as_bearer(daemon, token, line);
+    assert_eq!(outcome.code, 0, "{line}: {outcome}");
+    outcome.out
+}
+
+fn open(daemon: &Daemon, token: &str) -> Result<Session, Status> {
+    Session::open(SessionOptions::new(daemon.socket(), token))
+}
+
+fn principal(tenant: &str, role: Role) -> Principal {
+    Principal::Tenant {
+        tenant: tenant.to_owned(),
+        credential: String::new(),
+        role,
+    }
+}
+
+// ---- the table ----
+
+/// The request of a row about a tenant; `None` if it is about no tenant.
+fn about(row: &Operation, tenant: &str, is_provider: bool) -> Option<Vec<u8>> {
+    let pool = DescriptorPool::decode(tollgate_admin::DESCRIPTOR_SET).unwrap();
+    let service = pool.get_service_by_name(&format!("tollgate.admin.v1.{}", row.service));
+    let service = service.unwrap();
+    let method = service
+        .methods()
+        .find(|method| method.name() == row.method)
+        .unwrap();
+    let (message, is_about) = named(&method.input(), tenant, is_provider);
+    is_about.then(|| message.encode_to_vec())
+}
+
+/// A message whose field `tenant`, `owner`, `at` or `header` names a tenant, and whether it has
+/// one.
+fn named(of: &MessageDescriptor, tenant: &str, is_provider: bool) -> (DynamicMessage, bool) {
+    let mut message = DynamicMessage::new(of.clone());
+    let mut is_about = false;
+    for field in of.fields() {
+        match (field.name(), field.kind()) {
+            ("tenant", _) => {
+                message.set_field(&field, Value::String(tenant.to_owned()));
+                is_about = !is_provider || of.name() == "Owner";
+            }
+            ("provider", _) => message.set_field(&field, Value::Bool(is_provider)),
+            ("owner" | "at" | "header", prost_reflect::Kind::Message(inner)) => {
+                let (inner, is_its) = named(&inner, tenant, is_provider);
+                message.set_field(&field, Value::Message(inner));
+                is_about |= is_its;
+            }
+            _ => {}
+        }
+    }
+    (message, is_about)
+}
+
+#[test]
+fn every_request_of_every_principal_is_allowed_or_refused_as_the_table_says() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let owner = daemon.tenant("acme");
+    daemon.tenant("evil");
+    let viewer = credential(&daemon, "acme", "viewer", "viewer");
+    let application = credential(&daemon, "acme", "application", "application");
+    let principals = [
+        (Principal::Operator { uid: 0, pid: 0 }, None),
+        (principal("acme", Role::Owner), Some(&*owner)),
+        (principal("acme", Role::Viewer), Some(&*viewer)),
+        (principal("acme", Role::Application), Some(&*application)),
+    ];
+    let mut refused = 0;
+    for (principal, token) in &principals {
+        let client = client(&daemon, *token);
+        for row in ALL {
+            let own = about(row, "acme", false).unwrap_or_default();
+            let answer = client.ask_bytes(&row.path(), own);
+            let code = answer
+                .as_ref()
+                .map_or_else(|status| status.code, |_| Code::OK);
+            assert_ne!(code, Code::UNAUTHENTICATED, "{principal:?} {row:?}");
+            let is_allowed = row.rights.of(principal) != Reach::No;
+            assert_eq!(
+                code != Code::PERMISSION_DENIED,
+                is_allowed,
+                "{principal:?} {row:?} {answer:?}"
+            );
+            refused += usize::from(!is_allowed);
+            if row.rights.of(principal) != Reach::Own {
+                continue;
+            }
+            // Another tenant is nobody.
+            let say = |tenant: &str| {
+                let status = client.ask_bytes(&row.path(), about(row, tenant, false).unwrap());
+                let status = status.unwrap_err();
+                (status.code, status.message.replace(tenant, "NAME"))
+            };
+            assert_eq!(say("evil"), say("nobody"), "{row:?}");
+            assert_eq!(say("evil").0, Code::NOT_FOUND, "{row:?}");
+            if let Some(providers) = about(row, "", true) {
+                let status = client.ask_bytes(&row.path(), providers).unwrap_err();
+                assert_eq!(status.code, Code::PERMISSION_DENIED, "{row:?} {status}");
+            }
+        }
+    }
+    assert!(refused > 40, "{refused}");
+    // The tenants are as they were: no request had what it needs.
+    assert_eq!(daemon.ok("tenant list"), "acme\nevil\n");
+}
+
+#[test]
+fn a_token_that_is_not_valid_gets_nothing() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let owner = daemon.tenant("acme");
+    let revoked = credential(&daemon, "acme", "gone", "owner");
+    daemon.ok("credential revoke gone --tenant acme");
+    let rotated = credential(&daemon, "acme", "turned", "owner");
+    let current = daemon.ok("credential rotate turned --tenant acme");
+    let removed = daemon.tenant("removed");
+    daemon.ok("tenant remove removed --yes");
+    let forged = format!("tg_{}", "0".repeat(64));
+    for token in [
+        &revoked,
+        &rotated,
+        &removed,
+        &forged,
+        &owner[..40],
+        "tg_",
+        "x",
+    ] {
+        let refused = client(&daemon, Some(token)).ask(ListPoliciesRequest::default());
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code, Code::UNAUTHENTICATED, "{refused}");
+        assert!(!refused.message.contains("acme"), "{refused}");
+    }
+    for token in [&*owner, current.trim()] {
+        client(&daemon, Some(token))
+            .ask(ListPoliciesRequest::default())
+            .unwrap();
+    }
+}
+
+// ---- a tenant with its token ----
+
+#[test]
+fn an_owner_runs_the_life_of_a_policy_as_a_user_without_rights() {
+    let bed = Testbed::new();
+    std::fs::set_permissions(bed.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    daemon.tenant("evil");
+    // The provider's policy, and another tenant's of the same name.
+    daemon.push("--provider", "null", "guard", None);
+    daemon.ok("policy attach guard@1 --provider --side client");
+    daemon.push("--tenant evil", "null", "mine", None);
+    let file = bed.file("token", &token);
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    let module = bed.path("null.wasm");
+    std::fs::copy(policy_file("null"), &module).unwrap();
+    std::fs::set_permissions(&module, PermissionsExt::from_mode(0o644)).unwrap();
+    let tenant = |line: &str| {
+        let mut command = Command::new("setpriv");
+        let user = format!("--reuid {STRANGER} --regid {STRANGER} --clear-groups");
+        command.args(user.split(' ')).arg(program("tollgate"));
+        command.args(["--socket", &daemon.socket().display().to_string()]);
+        command
+            .env("TOLLGATE_TOKEN_FILE", &file)
+            .args(line.split(' '));
+        let output = command.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let ok = |line: &str| {
+        let (code, out, err) = tenant(line);
+        assert_eq!(code, Some(0), "{line}: {err}");
+        out
+    };
+    let push = format!("policy push {} --name mine", module.display());
+    assert_eq!(ok(&push), "mine@1\n");
+    assert_eq!(
+        ok("policy attach mine@1 --service hotel.Reservation --side client"),
+        "attached mine@1 (enforce): client hotel.Reservation/* of the token's tenant\n"
+    );
+    assert_eq!(ok(&push), "mine@2\n");
+    ok("policy upgrade mine@2 --mode shadow");
+    ok("policy promote mine");
+    ok("policy rollback mine");
+    let shown = ok("policy show mine --json");
+    assert!(
+        shown.contains("\"acme\"") && !shown.contains("guard"),
+        "{shown}"
+    );
+    let listed = ok("policy list");
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    assert!(
+        !listed.contains("evil") && !listed.contains("guard"),
+        "{listed}"
+    );
+    assert_eq!(ok("policy detach mine").lines().count(), 1);
+    assert_eq!(ok("policy delete mine"), "deleted mine@1\ndeleted mine@2\n");
+    // Neither other tenants, nor the provider, nor the daemon.
+    for (line, code, words) in [
+        ("policy list --tenant evil", 2, "unexpected argument"),
+        (
+            "policy show mine --tenant evil",
+            5,
+            "there is no tenant \"evil\"",
+        ),
+        (
+            "policy show mine --tenant nobody",
+            5,
+            "there is no tenant \"nobody\"",
+        ),
+        (
+            "policy show guard --provider",
+            7,
+            "is an operator's request",
+        ),
+        (
+            "policy detach guard --provider",
+            7,
+            "is an operator's request",
+        ),
+        ("tenant list", 7, "may not administer"),
+        ("daemon show", 7, "may not administer"),
+    ] {
+        let (status, _, err) = tenant(line);
+        assert_eq!(status, Some(code), "{line}: {err}");
+        assert!(err.contains(words), "{line}: {err}");
+    }
+    // Without a token, that user is nobody.
+    std::fs::write(&file, "tg_wrong").unwrap();
+    assert_eq!(tenant("policy list").0, Some(16));
+    let log = daemon.ok("audit show --last 100");
+    for event in [
+        "push",
+        "attach",
+        "upgrade",
+        "promote",
+        "rollback",
+        "detach",
+        "policy-delete",
+    ] {
+        let record = format!("tenant acme credential default: {event} ");
+        assert!(log.contains(&record), "{event}: {log}");
+    }
+    assert!(!log.contains(&token));
+}
+
+#[test]
+fn a_viewer_looks_an_application_calls_and_an_owner_makes_both() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let owner = daemon.tenant("acme");
+    let add = |name: &str, role: &str| {
+        let line = format!("credential add {name} --role {role}");
+        bearer_ok(&daemon, &owner, &line).trim().to_owned()
+    };
+    let (viewer, application) = (add("audit", "viewer"), add("booking", "application"));
+    let listed = bearer_ok(&daemon, &viewer, "credential list");
+    assert_eq!(
+        listed,
+        "audit  viewer\nbooking  application\ndefault  owner\n"
+    );
+    drop(open(&daemon, &application).unwrap());
+    drop(open(&daemon, &owner).unwrap());
+    let refused = open(&daemon, &viewer).unwrap_err();
+    assert_eq!(refused.code, Code::PERMISSION_DENIED, "{refused}");
+    assert_eq!(
+        refused.message,
+        "credential audit of tenant acme is a viewer's, which opens no session: use an application's or an owner's token"
+    );
+    let null = policy_file("null").display().to_string();
+    for (token, line) in [
+        (&viewer, &*format!("policy push {null} --name p")),
+        (&viewer, "credential add more"),
+        (&viewer, "credential revoke default"),
+        (&application, "policy list"),
+        (&application, "credential list"),
+    ] {
+        let outcome = as_bearer(&daemon, token, line);
+        assert_eq!(outcome.code, 7, "{line}: {outcome}");
+        assert!(
+            outcome.err.contains("of tenant acme has the role"),
+            "{outcome}"
+        );
+    }
+    // What an operator leaves out.
+    let unnamed = daemon.run("credential list");
+    assert_eq!(unnamed.code, 3, "{unnamed}");
+    assert!(unnamed.err.contains("--tenant NAME"), "{unnamed}");
+    // An end, in the list and at last.
+    bearer_ok(
+        &daemon,
+        &owner,
+        "credential add brief --role viewer --expires 2d",
+    );
+    let listed = bearer_ok(&daemon, &owner, "credential list");
+    assert!(
+        listed.contains("brief  viewer  expires in 47 hours\n"),
+        "{listed}"
+    );
+    let soon = client(&daemon, Some(&owner)).ask(AddCredentialRequest {
+        name: "sooner".to_owned(),
+        role: Role::Owner.into(),
+        lifetime: Some(prost_types::Duration {
+            seconds: 1,
+            nanos: 0,
+        }),
+        ..AddCredentialRequest::default()
+    });
+    let soon = soon.unwrap_err();
+    assert_eq!(soon.code, Code::INVALID_ARGUMENT, "{soon}");
+}
+
+#[test]
+fn sessions_end_with_their_credential_or_are_kept_and_others_go_on() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon("a");
+    daemon.tenant("acme");
+    let [one, two, three] =
+        ["one", "two", "three"].map(|name| credential(&daemon, "acme", name, "application"));
+    let sessions = [&one, &two, &three].map(|token| open(&daemon, token).unwrap());
+    let ended = |session: &Session| block_on(session, session.closed());
+    assert_eq!(
+        daemon.ok("credential revoke one --tenant acme"),
+        "revoked one: 1 session ended\n"
+    );
+    let why = ended(&sessions[0]);
+    assert_eq!(why.code, Code::UNAUTHENTICATED, "{why}");
+    let kept = daemon.ok("credential revoke two --tenant acme --keep-sessions");
+    assert_eq!(kept, "revoked two: 0 sessions ended\n");
+    let fresh = daemon.ok("credential rotate three --tenant acme --keep-sessions");
+    for token in [&one, &two, &three] {
+        assert_eq!(
+            open(&daemon, token).unwrap_err().code,
+            Code::UNAUTHENTICATED
+        );
+    }
+    drop(open(&daemon, fresh.trim()).unwrap());
+    let count = |daemon: &Daemon| {
+        let sessions = daemon.status()["sessions"].clone();
+        sessions.as_array().map_or(0, Vec::len)
+    };
+    assert_eq!(count(&daemon), 2);
+    // They stay with the daemon's successor, where the new token's end is theirs.
+    daemon.upgrade(&program("tollgated"));
+    assert_eq!(count(&daemon), 2);
+    assert_eq!(
+        daemon.ok("credential revoke three --tenant acme"),
+        "revoked three: 1 session ended\n"
+    );
+    assert_eq!(ended(&sessions[2]).code, Code::UNAUTHENTICATED);
+    assert_eq!(count(&daemon), 1);
+    daemon.ok("tenant remove acme --yes");
+    assert_eq!(ended(&sessions[1]).code, Code::UNAUTHENTICATED);
+}
+
+#[test]
+fn a_tenant_can_not_undo_the_isolation_that_the_operator_has_configured() {
+    let bed = Testbed::new();
+    let options = Options {
+        config: "[policies]\nisolation = \"process\"\n".to_owned(),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &options);
+    let token = daemon.tenant("acme");
+    daemon.push("--tenant acme", "null", "p", None);
+    let attach = |token: Option<&str>, isolation: Isolation| {
+        client(&daemon, token).ask(AttachPolicyRequest {
+            owner: token.is_none().then(|| tollgate_admin::proto::Owner {
+                tenant: "acme".to_owned(),
+                provider: false,
+            }),
+            name: "p".to_owned(),
+            version: 1,
+            service: "hotel.Echo".to_owned(),
+            side: Side::Client.into(),
+            mode: Mode::Enforce.into(),
+            options: Some(AttachmentOptions {
+                isolation: isolation.into(),
+                ..AttachmentOptions::default()
+            }),
+            ..AttachPolicyRequest::default()
+        })
+    };
+    let refused = attach(Some(&token), Isolation::None).unwrap_err();
+    assert_eq!(refused.code, Code::PERMISSION_DENIED, "{refused}");
+    attach(Some(&token), Isolation::Unspecified).unwrap();
+    attach(Some(&token), Isolation::Process).unwrap();
+    attach(None, Isolation::None).unwrap();
+}
+
+// ---- the socket ----
+
+#[test]
+fn the_socket_has_the_daemons_permissions_and_moves_to_the_successor() {
+    let bed = Testbed::new();
+    let options = Options {
+        config: "socket_mode = \"0660\"\n".to_owned(),
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let socket = socket_beside(daemon.socket());
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&socket), 0o660);
+    let token = daemon.tenant("acme");
+    let before = client(&daemon, Some(&token));
+    before.ask(ListPoliciesRequest::default()).unwrap();
+    daemon.upgrade(&program("tollgated"));
+    assert_eq!(mode(&socket), 0o660);
+    let after = client(&daemon, Some(&token));
+    after.ask(ListCredentialsRequest::default()).unwrap();
+    let missing = after.ask(ShowPolicyRequest {
+        name: "none".to_owned(),
+        ..ShowPolicyRequest::default()
+    });
+    let missing = missing.unwrap_err();
+    assert_eq!(
+        (missing.code, &*missing.message),
+        (Code::NOT_FOUND, "tenant \"acme\" has no policy none")
+    );
+    // The predecessor's connections have ended.
+    let gone = before.ask(ListPoliciesRequest::default()).unwrap_err();
+    assert_eq!(gone.code, Code::UNAVAILABLE, "{gone}");
+    // A daemon that stops takes its file with it; then the command line says that nobody listens.
+    let path = daemon.socket().to_owned();
+    drop(daemon);
+    assert!(Client::connect(&socket, None, PATIENCE).is_err());
+    let args = ["--socket", &path.display().to_string(), "policy", "list"].map(str::to_owned);
+    let nobody = run(&program("tollgate"), args, b"");
+    assert_eq!(nobody.code, 14, "{nobody}");
+}

@@ -1,0 +1,119 @@
+//! The daemon's administrative API, as an operator or as the bearer of a tenant's token.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tollgate::token::{self, TOKEN, TOKEN_FILE};
+use tollgate_admin::client::{Client, Unary};
+use tollgate_admin::proto::{self, PushPolicyStep, PushedPolicy};
+use tollgate_admin::{PushOrder, Secret, Status, socket_beside};
+use tollgate_shm_abi::control::{self, ControlSocket};
+use tollgate_shm_abi::status::Code;
+
+use crate::failure::Failure;
+use crate::request::{ANSWER_TIMEOUT, unreachable};
+use crate::stderr::warn;
+
+/// Whom a command acts as.
+#[derive(Debug, Args)]
+pub(crate) struct Acting {
+    /// Act as the bearer of the token in this file, for its tenant; `-` is standard input. If left
+    /// out, the environment may have a token in TOLLGATE_TOKEN, or the path of a file with it in
+    /// TOLLGATE_TOKEN_FILE. Without a token, the command acts as this user, who has to be an
+    /// operator
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// A connection to the API.
+pub(crate) struct Api {
+    client: Client,
+    /// Without a token, a tenant has to be named.
+    has_token: bool,
+}
+
+impl Api {
+    /// Connects to the API of the daemon at this socket.
+    pub(crate) fn connect(socket: &Path, acting: &Acting) -> Result<Api, Failure> {
+        let failed = |status: tollgate::Status| Failure::new(status.code(), status.message());
+        let found = match &acting.token_file {
+            Some(path) => Some(token::from_file(path).map_err(failed)?),
+            None => token::from_env().map_err(failed)?,
+        };
+        if let Some(warning) = found.as_ref().and_then(|found| found.warning.as_ref()) {
+            warn(warning);
+        }
+        let token = found.map(|found| Secret::new(found.reveal()));
+        let path = socket_beside(socket);
+        let client = Client::connect(&path, token.as_ref(), ANSWER_TIMEOUT);
+        Ok(Api {
+            client: client.map_err(|status| unconnected(socket, status))?,
+            has_token: token.is_some(),
+        })
+    }
+
+    /// One request, one answer; the daemon's refusal is the failure.
+    pub(crate) fn ask<R: Unary>(&self, request: R) -> Result<R::Response, Failure> {
+        self.client.ask(request).map_err(failure)
+    }
+
+    /// Pushes a policy.
+    pub(crate) fn push(
+        &self,
+        order: PushOrder,
+        tell: impl FnMut(PushPolicyStep),
+    ) -> Result<PushedPolicy, Failure> {
+        self.client.push(order, tell).map_err(failure)
+    }
+
+    /// The tenant that a command names, or the token's.
+    pub(crate) fn tenant(&self, named: Option<&str>) -> Result<String, Failure> {
+        match named {
+            Some(tenant) => Ok(tenant.to_owned()),
+            None if self.has_token => Ok(String::new()),
+            None => {
+                let sentence = "the tenant is missing: an operator names it";
+                let hint = format!(
+                    "--tenant NAME; or a token in {TOKEN}, {TOKEN_FILE} or --token-file FILE"
+                );
+                Err(Failure::input(sentence).hint(hint))
+            }
+        }
+    }
+
+    /// The owner that a command names, or the token's tenant.
+    pub(crate) fn owner(
+        &self,
+        named: Option<&str>,
+        provider: bool,
+    ) -> Result<proto::Owner, Failure> {
+        let tenant = match provider {
+            true => named.unwrap_or_default().to_owned(),
+            false => self.tenant(named)?,
+        };
+        Ok(proto::Owner { tenant, provider })
+    }
+}
+
+fn failure(status: Status) -> Failure {
+    Failure::new(status.code, status.message)
+}
+
+/// Nobody listens at the API's socket. Perhaps the daemon itself does.
+fn unconnected(socket: &Path, status: Status) -> Failure {
+    if status.code != Code::UNAVAILABLE {
+        return failure(status);
+    }
+    let shown = socket.display().to_string();
+    match ControlSocket::connect(&shown) {
+        Err(errno) => unreachable(socket, &control::unreachable(&&*shown, errno)),
+        Ok(_daemon) => {
+            let sentence = format!(
+                "the daemon at {shown} doesn't serve its administrative API at {shown}.admin: {}",
+                status.message
+            );
+            Failure::new(Code::UNAVAILABLE, sentence)
+                .hint("an upgrade of the daemon, if it is older than this program; or its log")
+        }
+    }
+}
