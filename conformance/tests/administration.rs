@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value};
+use rustix::process::Signal;
 use tollgate::{Code, Session, SessionOptions, Status, block_on};
 use tollgate_admin::client::Client;
 use tollgate_admin::proto::{
@@ -17,8 +18,10 @@ use tollgate_admin::proto::{
     ListCredentialsRequest, ListPoliciesRequest, Mode, Role, ShowPolicyRequest, Side,
 };
 use tollgate_admin::{ALL, Operation, Principal, Reach, Secret, socket_beside};
-use tollgate_conformance::process::program;
-use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, run};
+use tollgate_conformance::process::{program, signal};
+use tollgate_conformance::testbed::{
+    Daemon, Options, Outcome, SOON, Testbed, eventually, policy_file, run,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A user without rights.
@@ -51,7 +54,9 @@ fn bearer_ok(daemon: &Daemon, token: &str, line: &str) -> String {
 }
 
 fn open(daemon: &Daemon, token: &str) -> Result<Session, Status> {
-    Session::open(SessionOptions::new(daemon.socket(), token))
+    let mut options = SessionOptions::new(daemon.socket(), token);
+    options.reconnect = false;
+    Session::open(options)
 }
 
 fn principal(tenant: &str, role: Role) -> Principal {
@@ -109,16 +114,18 @@ fn every_request_of_every_principal_is_allowed_or_refused_as_the_table_says() {
     let viewer = credential(&daemon, "acme", "viewer", "viewer");
     let application = credential(&daemon, "acme", "application", "application");
     let principals = [
-        (Principal::Operator { uid: 0, pid: 0 }, None),
         (principal("acme", Role::Owner), Some(&*owner)),
         (principal("acme", Role::Viewer), Some(&*viewer)),
         (principal("acme", Role::Application), Some(&*application)),
+        (Principal::Operator { uid: 0, pid: 0 }, None),
     ];
     let mut refused = 0;
     for (principal, token) in &principals {
         let client = client(&daemon, *token);
         for row in ALL {
-            let own = about(row, "acme", false).unwrap_or_default();
+            // An operator's requests would change something: nobody has this name.
+            let tenant = if token.is_some() { "acme" } else { "no name" };
+            let own = about(row, tenant, false).unwrap_or_default();
             let answer = client.ask_bytes(&row.path(), own);
             let code = answer
                 .as_ref()
@@ -250,7 +257,7 @@ fn an_owner_runs_the_life_of_a_policy_as_a_user_without_rights() {
     assert_eq!(ok("policy delete mine"), "deleted mine@1\ndeleted mine@2\n");
     // Neither other tenants, nor the provider, nor the daemon.
     for (line, code, words) in [
-        ("policy list --tenant evil", 2, "unexpected argument"),
+        ("policy list --tenant evil", 3, "unexpected argument"),
         (
             "policy show mine --tenant evil",
             5,
@@ -272,7 +279,7 @@ fn an_owner_runs_the_life_of_a_policy_as_a_user_without_rights() {
             "is an operator's request",
         ),
         ("tenant list", 7, "may not administer"),
-        ("daemon show", 7, "may not administer"),
+        ("audit show", 7, "may not administer"),
     ] {
         let (status, _, err) = tenant(line);
         assert_eq!(status, Some(code), "{line}: {err}");
@@ -475,7 +482,8 @@ fn the_socket_has_the_daemons_permissions_and_moves_to_the_successor() {
     assert_eq!(gone.code, Code::UNAVAILABLE, "{gone}");
     // A daemon that stops takes its file with it; then the command line says that nobody listens.
     let path = daemon.socket().to_owned();
-    drop(daemon);
+    signal(daemon.pid(), Signal::TERM);
+    eventually(SOON, || !socket.exists()).unwrap();
     assert!(Client::connect(&socket, None, PATIENCE).is_err());
     let args = ["--socket", &path.display().to_string(), "policy", "list"].map(str::to_owned);
     let nobody = run(&program("tollgate"), args, b"");

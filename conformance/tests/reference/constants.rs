@@ -20,6 +20,7 @@ pub(crate) const LIMITS: &[(&str, &str)] = &[
     ("service/transport-rdma", "RDMA"),
     ("service/telemetry", "Telemetry"),
     ("service/console", "Console"),
+    ("service/admin", "Administrative API"),
     ("service/provenance", "Origins of modules"),
     ("service/cli", "Command line"),
     ("service/policy-tools", "Policy tools"),

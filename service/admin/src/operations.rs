@@ -17,6 +17,8 @@ pub struct PushOrder {
     pub header: PushPolicyHeader,
     /// The parts, by [`PolicyPart`]'s number; an absent part has no entry.
     pub parts: std::collections::BTreeMap<i32, Vec<u8>>,
+    /// Told by the handler when it begins: the client learns then that it may push.
+    pub begins: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
 impl Scoped for PushOrder {
@@ -76,6 +78,7 @@ macro_rules! operations {
                 unary list_tenants ListTenants (ListTenantsRequest) ListTenantsResponse [Any No No No]
                 unary remove_tenant RemoveTenant (RemoveTenantRequest) RemoveTenantResponse [Any No No No]
                 unary move_tenant MoveTenant (MoveTenantRequest) MoveTenantResponse [Any No No No]
+                unary show_usage ShowUsage (ShowUsageRequest) ShowUsageResponse [Any Own Own No]
             }
             credential_service_server CredentialService CredentialServiceServer {
                 unary add_credential AddCredential (AddCredentialRequest) AddCredentialResponse [Any Own No No]
@@ -102,7 +105,7 @@ macro_rules! operations {
                 unary explain_call ExplainCall (ExplainCallRequest) ExplainCallResponse [Any No No No]
                 tap tap_calls TapCalls (TapPoll) TapCallsResponse [Any No No No]
                 unary show_trace ShowTrace (ShowTraceRequest) ShowTraceResponse [Any No No No]
-                unary show_audit_records ShowAuditRecords (ShowAuditRecordsRequest) ShowAuditRecordsResponse [Any No No No]
+                unary show_audit_records ShowAuditRecords (ShowAuditRecordsRequest) ShowAuditRecordsResponse [Any Own Own No]
                 unary verify_audit_log VerifyAuditLog (VerifyAuditLogRequest) VerifyAuditLogResponse [Any No No No]
             }
             daemon_service_server DaemonService DaemonServiceServer {

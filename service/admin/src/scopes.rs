@@ -77,7 +77,6 @@ about_the_daemon!(
     GetStatusRequest,
     GetMetricsRequest,
     ShowTraceRequest,
-    ShowAuditRecordsRequest,
     VerifyAuditLogRequest,
     ShowSettingsRequest,
     ChangeSettingsRequest,
@@ -93,6 +92,8 @@ about_a_tenant!(
     RotateCredentialRequest,
     RevokeCredentialRequest,
     ListPoliciesRequest,
+    ShowUsageRequest,
+    ShowAuditRecordsRequest,
     ExplainCallRequest,
     TapCallsRequest
 );

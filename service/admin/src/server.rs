@@ -194,7 +194,7 @@ impl Service {
             // A client that has gone away misses it.
             let _gone = steps.try_send(Ok(PushPolicyResponse { content }));
         };
-        let order = {
+        let mut order = {
             let place = self.pushes.try_acquire();
             let _place = place.map_err(|_full| {
                 let text = format!("{PUSHES} pushes are being received, which is the limit");
@@ -206,8 +206,15 @@ impl Service {
                 Status::new(Code::DEADLINE_EXCEEDED, text)
             })??
         };
-        say(Content::Step(PushPolicyStep::Compiling.into()));
-        match self.ask(caller, Ask::PushPolicy(order)).await? {
+        let (begins, begun) = oneshot::channel();
+        order.begins = Some(begins);
+        let answer = self.ask(caller, Ask::PushPolicy(order));
+        let told = async {
+            if begun.await.is_ok() {
+                say(Content::Step(PushPolicyStep::Compiling.into()));
+            }
+        };
+        match tokio::join!(answer, told).0? {
             Answer::PushPolicy(pushed) => say(Content::Pushed(pushed)),
             _ => return Err(mixed_up()),
         }

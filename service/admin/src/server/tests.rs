@@ -55,8 +55,11 @@ fn by_rote(call: Call) {
         Ask::ListTenants(_) => Ok(Answer::ListTenants(ListTenantsResponse {
             tenants: vec![token.to_owned(), call.caller.peer.pid.to_string()],
         })),
-        Ask::PushPolicy(order) => Ok(Answer::PushPolicy(PushedPolicy {
-            name: order.header.name,
+        Ask::PushPolicy(mut order) => Ok(Answer::PushPolicy(PushedPolicy {
+            name: {
+                order.begins.take().unwrap().send(()).unwrap();
+                order.header.name
+            },
             version: order.parts.values().map(Vec::len).sum::<usize>() as u32,
             warnings: order.parts.keys().map(i32::to_string).collect(),
         })),
@@ -151,6 +154,7 @@ fn a_push_arrives_whole_and_tells_its_steps() {
     let order = PushOrder {
         header,
         parts: parts.map(|(part, bytes)| (part.into(), bytes)).into(),
+        begins: None,
     };
     let mut steps = Vec::new();
     let pushed = client.push(order, |step| steps.push(step)).unwrap();

@@ -38,6 +38,7 @@ pub(super) fn push(api: &Api, args: &Push) -> Result<String, Failure> {
     ];
     let parts = parts.into_iter();
     let order = PushOrder {
+        begins: None,
         header,
         parts: parts
             .filter_map(|(part, bytes)| Some((part.into(), bytes?)))

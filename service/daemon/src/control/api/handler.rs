@@ -21,7 +21,7 @@ use crate::control::api::principal::actor;
 use crate::control::api::words::{
     blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
 };
-use crate::control::operators::{admin, ending, report};
+use crate::control::operators::{admin, ending, report, usage};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
@@ -125,6 +125,12 @@ impl Handler for Api {
         Ok(MoveTenantResponse { report })
     }
 
+    async fn show_usage(&self, request: Authorized<ShowUsageRequest>) -> Result<ShowUsageResponse> {
+        usage::usage(&self.0, &request.tenant)
+            .await
+            .map_err(refused)
+    }
+
     // ---- credentials ----
 
     async fn add_credential(
@@ -196,7 +202,15 @@ impl Handler for Api {
     // ---- policies ----
 
     async fn push_policy(&self, request: Authorized<PushOrder>) -> Result<PushedPolicy> {
-        let (PushOrder { header, mut parts }, actor) = parts(request);
+        let (order, actor) = parts(request);
+        let PushOrder {
+            header,
+            mut parts,
+            begins,
+        } = order;
+        if let Some(begins) = begins {
+            let _client_gone = begins.send(());
+        }
         let owner = header.owner.unwrap_or_default();
         // In the order of the control socket's descriptors.
         let [module, config, description, proof, schema] = [
@@ -468,9 +482,12 @@ impl Handler for Api {
         &self,
         request: Authorized<ShowAuditRecordsRequest>,
     ) -> Result<ShowAuditRecordsResponse> {
-        let (request, actor) = parts(request);
-        let body = RequestBody::AuditShow(messages::AuditShow { last: request.last });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let tenant = Some(&*request.tenant).filter(|tenant| !tenant.is_empty());
+        let shown = match tenant {
+            None => report::audit(self.0.changes.store(), request.last),
+            Some(tenant) => report::audit_of(self.0.changes.store(), request.last, tenant),
+        };
+        let report = Some(tollgate_admin::from_json(shown.map_err(refused)?));
         Ok(ShowAuditRecordsResponse { report })
     }
 

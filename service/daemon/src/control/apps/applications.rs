@@ -26,7 +26,7 @@ pub(in crate::control) struct Applications {
     pub(in crate::control) admission: Rc<Admission>,
     pub(in crate::control) schemas: SchemaCache,
     pub(in crate::control) listeners: Listeners,
-    pub(super) heaps: Rc<Heaps>,
+    pub(in crate::control) heaps: Rc<Heaps>,
     pub(super) names: Names,
     pub(super) turns: Turns,
 }

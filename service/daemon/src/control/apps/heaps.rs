@@ -72,6 +72,12 @@ impl Heaps {
         }
     }
 
+    /// Bytes of a tenant's receive heaps.
+    pub(crate) fn of(&self, tenant: &str) -> u64 {
+        let taken = self.taken.borrow();
+        taken.of_tenants.get(tenant).copied().unwrap_or_default()
+    }
+
     /// The receive heap of a session that another process opened: it stays regardless of the
     /// limits.
     pub(crate) fn go_on(self: &Rc<Self>, tenant: &str, bytes: u64) -> Heap {

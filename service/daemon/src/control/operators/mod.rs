@@ -15,3 +15,4 @@ mod explain;
 mod replay;
 pub(super) mod report;
 pub(super) mod settings;
+pub(super) mod usage;

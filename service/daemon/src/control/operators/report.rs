@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, hex, limits};
+use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, StoreError, hex, limits};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, Manifest};
 use tollgate_shm_abi::blob::blob_create;
@@ -191,7 +191,7 @@ impl<'a> Joined<'a> {
 }
 
 /// All runtimes' reports.
-async fn gather(runtimes: &Runtimes) -> Result<Report, Status> {
+pub(super) async fn gather(runtimes: &Runtimes) -> Result<Report, Status> {
     let mut report = runtimes.counted_before();
     for runtime in RuntimeIndex::all(runtimes.count()) {
         let part = runtimes
@@ -483,6 +483,41 @@ pub(crate) fn audit(store: &Store, last: u32) -> Result<Value, Status> {
     Ok(json!({"head": head, "file": file, "kept": kept, "records": records}))
 }
 
+/// `tollgate audit show` for a tenant: the records about it, without what they say of the log.
+pub(crate) fn audit_of(store: &Store, last: u32, tenant: &str) -> Result<Value, Status> {
+    let owner = Owner::Tenant(tenant.to_owned());
+    let failed = |error: StoreError| store_failed(&error);
+    store.require_owner(&owner).map_err(failed)?;
+    let owner = owner.to_string();
+    let newest = store.audit_last(limits::MAX_SHOWN).map_err(failed)?;
+    let about = newest.iter().filter_map(|line| about(line, tenant, &owner));
+    let about: Vec<_> = about.collect();
+    let skipped = about.len().saturating_sub(last as usize);
+    Ok(json!({"records": about[skipped..]}))
+}
+
+/// A record as the tenant that it is about may see it; `None` if it is about somebody else. The
+/// provider's attachments to the tenant have an owner, and it isn't the tenant.
+fn about(line: &str, tenant: &str, owner: &str) -> Option<String> {
+    let mut record: Value = serde_json::from_str(line).ok()?;
+    let details = &record["details"];
+    let is_about = match details["owner"].as_str() {
+        Some(whose) => whose == owner,
+        None => details["tenant"] == tenant,
+    };
+    if !is_about {
+        return None;
+    }
+    let of_operator = record["actor"].as_str()?.starts_with("uid ");
+    let record = record.as_object_mut()?;
+    record.remove("prev");
+    record.remove("hash");
+    if of_operator {
+        record.insert("actor".to_owned(), "operator".into());
+    }
+    Some(Value::Object(std::mem::take(record)).to_string())
+}
+
 /// `tollgate audit verify`, on a blocking thread.
 pub(crate) async fn verify(store: &Store) -> Result<Value, Status> {
     let verification = store
@@ -503,6 +538,38 @@ pub(crate) async fn verify(store: &Store) -> Result<Value, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tenant_sees_records_about_itself_only() {
+        let owner = Owner::Tenant("acme".to_owned()).to_string();
+        let seen = |actor: &str, details: Value| {
+            let line =
+                json!({"seq": 1, "prev": "p", "actor": actor, "details": details, "hash": "h"});
+            about(&line.to_string(), "acme", &owner)
+        };
+        let own = seen("uid 0 pid 7", json!({"owner": owner, "policy": "acl@1"})).unwrap();
+        let own: Value = serde_json::from_str(&own).unwrap_or_default();
+        assert_eq!(
+            own,
+            json!({"seq": 1, "actor": "operator", "details": {"owner": owner, "policy": "acl@1"}})
+        );
+        let by_itself = seen("tenant acme credential x", json!({"tenant": "acme"})).unwrap();
+        assert!(
+            by_itself.contains("tenant acme credential x"),
+            "{by_itself}"
+        );
+        for others in [
+            json!({"tenant": "evil"}),
+            json!({"owner": "tenant \"evil\"", "tenant": "acme"}),
+            json!({"owner": "the provider", "place": "client */* of tenant acme"}),
+            json!({"owner": "the provider", "tenant": "acme"}),
+            json!({"set": 1}),
+            json!(null),
+        ] {
+            assert_eq!(seen("daemon", others.clone()), None, "{others}");
+        }
+        assert_eq!(about("no record", "acme", &owner), None);
+    }
 
     fn peer(name: Option<&str>, address: &str, tenant: &str, state: &'static str) -> PeerReport {
         PeerReport {

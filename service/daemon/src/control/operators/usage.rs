@@ -1,0 +1,68 @@
+//! What a tenant uses, beside the limits.
+
+use std::collections::BTreeSet;
+
+use tollgate_admin::proto::{ShowUsageResponse, Usage};
+use tollgate_control::{Party, limits as stored};
+use tollgate_engine::Status;
+
+use crate::control::operators::report::gather;
+use crate::control::refusals::store_failed;
+use crate::control::state::Control;
+use crate::limits::{MAX_SESSIONS_PER_TENANT, RECEIVE_HEAP_BYTES_PER_TENANT};
+
+/// What a tenant uses.
+///
+/// # Errors
+/// NOT_FOUND: there is no such tenant.
+pub(in crate::control) async fn usage(
+    control: &Control,
+    tenant: &str,
+) -> Result<ShowUsageResponse, Status> {
+    let (store, apps) = (control.changes.store(), &control.apps);
+    let failed = |error| store_failed(&error);
+    let has = store.holdings(tenant).map_err(failed)?;
+    let credentials = store.credentials(tenant).map_err(failed)?;
+    let names: BTreeSet<_> = has.policies.iter().map(|policy| &policy.name).collect();
+    // Not the provider's that name it.
+    let own = has
+        .attachments
+        .iter()
+        .filter(|at| at.target.party == Party::Tenant);
+    let count = |what: &str, used: usize, limit: usize| Usage {
+        what: what.to_owned(),
+        used: used as u64,
+        limit: limit as u64,
+    };
+    let mut usage = vec![
+        count(
+            "sessions",
+            apps.sessions.count_of(tenant),
+            MAX_SESSIONS_PER_TENANT,
+        ),
+        count("policies", names.len(), stored::MAX_POLICIES),
+        count("attachments", own.count(), stored::MAX_ATTACHMENTS),
+        count("credentials", credentials.len(), stored::MAX_CREDENTIALS),
+    ];
+    usage.push(Usage {
+        what: "receive_heap_bytes".to_owned(),
+        used: apps.heaps.of(tenant),
+        limit: RECEIVE_HEAP_BYTES_PER_TENANT,
+    });
+    let report = gather(&control.runtimes).await?;
+    let accounts = report
+        .accounts
+        .iter()
+        .filter(|account| account.tenant == tenant);
+    let (mut policy_cpu_ns, mut throttled_calls) = (0, 0);
+    for account in accounts {
+        policy_cpu_ns += account.cpu_ns;
+        throttled_calls += account.throttled;
+    }
+    Ok(ShowUsageResponse {
+        tenant: tenant.to_owned(),
+        usage,
+        policy_cpu_ns,
+        throttled_calls,
+    })
+}
