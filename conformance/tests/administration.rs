@@ -279,12 +279,30 @@ fn an_owner_runs_the_life_of_a_policy_as_a_user_without_rights() {
             "is an operator's request",
         ),
         ("tenant list", 7, "may not administer"),
-        ("audit show", 7, "may not administer"),
+        ("audit verify", 7, "may not administer"),
     ] {
         let (status, _, err) = tenant(line);
         assert_eq!(status, Some(code), "{line}: {err}");
         assert!(err.contains(words), "{line}: {err}");
     }
+    // What it uses, and what was recorded about it.
+    let used = ok("usage");
+    assert!(used.starts_with("tenant acme\n"), "{used}");
+    assert!(used.contains("policies              0 of 64\n"), "{used}");
+    assert!(used.contains("credentials           1 of 64\n"), "{used}");
+    let own = ok("audit show --last 1000");
+    assert!(
+        own.contains("operator: tenant-add {\"tenant\":\"acme\"}"),
+        "{own}"
+    );
+    assert!(
+        own.contains("tenant acme credential default: push "),
+        "{own}"
+    );
+    assert!(
+        !own.contains("evil") && !own.contains("guard") && !own.contains("uid "),
+        "{own}"
+    );
     // Without a token, that user is nobody.
     std::fs::write(&file, "tg_wrong").unwrap();
     assert_eq!(tenant("policy list").0, Some(16));
@@ -446,6 +464,79 @@ fn a_tenant_can_not_undo_the_isolation_that_the_operator_has_configured() {
     attach(Some(&token), Isolation::Unspecified).unwrap();
     attach(Some(&token), Isolation::Process).unwrap();
     attach(None, Isolation::None).unwrap();
+}
+
+// ---- contexts ----
+
+#[test]
+fn a_context_names_the_daemon_and_the_token() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = bed.secret("token", daemon.tenant("acme"));
+    daemon.push("--tenant acme", "null", "p", None);
+    let config = bed.path("config");
+    // Like a user's shell: it names neither socket nor token.
+    let tollgate = |words: &str, stdin: &[u8]| {
+        let env = [
+            format!("XDG_CONFIG_HOME={}", config.display()),
+            format!("XDG_RUNTIME_DIR={}", bed.path("").display()),
+            "TOLLGATE_SOCKET=".to_owned(),
+            "TOLLGATE_TOKEN=".to_owned(),
+            "TOLLGATE_TOKEN_FILE=".to_owned(),
+            "TOLLGATE_CONTEXT=".to_owned(),
+            program("tollgate").display().to_string(),
+        ];
+        let words = words.split(' ').map(str::to_owned);
+        run(Path::new("env"), env.into_iter().chain(words), stdin)
+    };
+    let ok = |words: &str, stdin: &[u8]| {
+        let outcome = tollgate(words, stdin);
+        assert_eq!(outcome.code, 0, "{words}: {outcome}");
+        outcome.out
+    };
+    assert_eq!(ok("context list", b""), "");
+    let socket = daemon.socket().display().to_string();
+    let path = token.display().to_string();
+    ok(
+        &format!("--socket {socket} context add acme --token-file {path}"),
+        b"",
+    );
+    let text = std::fs::read_to_string(&token).unwrap();
+    ok(
+        &format!("--socket {socket} context add kept --token-file -"),
+        text.as_bytes(),
+    );
+    ok(&format!("--socket {socket} context add operator"), b"");
+    let listed = ok("context list", b"");
+    assert!(
+        listed.starts_with(&format!("* acme  {socket}  {path}\n")),
+        "{listed}"
+    );
+    assert!(
+        listed.contains("  operator  ") && listed.contains("  as this user\n"),
+        "{listed}"
+    );
+    // The first one is in use. It is the tenant: no name is needed.
+    assert!(ok("policy list", b"").starts_with("acme  p@1  "));
+    assert!(ok("usage", b"").starts_with("tenant acme\n"));
+    assert!(ok("--context kept credential list", b"").contains("default  owner"));
+    let unnamed = tollgate("--context operator credential list", b"");
+    assert_eq!(unnamed.code, 3, "{unnamed}");
+    ok("context use operator", b"");
+    assert!(ok("policy list", b"").starts_with("acme  p@1  "));
+    assert_eq!(ok("tenant list", b""), "acme\n");
+    // A socket on the command line is another daemon's: no context's token goes there.
+    ok("context use acme", b"");
+    let named = tollgate(&format!("--socket {socket} credential list"), b"");
+    assert_eq!(named.code, 3, "{named}");
+    let wrong = tollgate("--context acne policy list", b"");
+    assert_eq!(wrong.code, 5, "{wrong}");
+    assert!(wrong.err.contains("acme"), "{wrong}");
+    ok("context remove kept", b"");
+    assert!(!config.join("tollgate/kept.token").exists());
+    ok("context unuse", b"");
+    let nobody = tollgate("policy list", b"");
+    assert_ne!(nobody.code, 0, "{nobody}");
 }
 
 // ---- the socket ----

@@ -638,7 +638,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         "policy attach acl --tenant acme --service a.B --side client",
         3,
-        "\"acl\" isn't a version of a policy",
+        "a version of a policy is written name@version, like acl@1",
     );
     check(
         "policy attach acl@1 --tenant nobody --service a.B --side client",

@@ -279,6 +279,7 @@ const FENCED: &[(&str, &[&str])] = &[
     (
         "tokio",
         &[
+            "tollgate-admin",
             "tollgate-benches",
             "tollgate-console",
             "tollgate-daemon",
@@ -296,7 +297,12 @@ const FENCED: &[(&str, &[&str])] = &[
     ("pyo3", &["tollgate-python"]),
     (
         "tonic*",
-        &["tollgate-benches", "tollgate-hotel", "tollgate-telemetry"],
+        &[
+            "tollgate-admin",
+            "tollgate-benches",
+            "tollgate-hotel",
+            "tollgate-telemetry",
+        ],
     ),
 ];
 

@@ -1,9 +1,8 @@
 //! The limits of the administrative API, and their sum.
 //!
-//! At most [`PUSHES`] x [`PUSH_BYTES`] = 128 MiB of pushes are being received, and
-//! [`CONNECTIONS`] x [`REQUESTS_PER_CONNECTION`] x [`MAX_MESSAGE_BYTES`] of other requests. The
-//! latter is no memory of strangers: a request of more than a few bytes carries a schema, and the
-//! daemon authenticates it before it looks at that.
+//! Whoever may open the socket can make the daemon hold a message per request: at most
+//! [`CONNECTIONS`] x [`REQUESTS_PER_CONNECTION`] x [`MAX_MESSAGE_BYTES`], 1 GiB, of one user a
+//! quarter. Pushes hold [`PUSHES`] x [`PUSH_BYTES`] more, 128 MiB. The daemon's sum has both.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ pub const OPERATORS_CONNECTIONS: usize = 16;
 pub const OWN_DESCRIPTORS: usize = 4;
 
 /// Requests in flight on one connection. Further ones wait in their client.
-pub const REQUESTS_PER_CONNECTION: usize = 16;
+pub const REQUESTS_PER_CONNECTION: usize = 4;
 
 /// Requests that wait for the daemon. Further ones wait on their connections.
 pub const ASKS_QUEUED: usize = 64;

@@ -1,9 +1,9 @@
 //! The table of requests: what there is, and who may send it.
 //!
-//! Each row is a request: how it travels, its names, its types, and how far an operator, an owner, a
-//! viewer and an application reach with it. From the rows come the types between server and daemon
-//! here, the services in [`crate::server`], the typed requests of [`crate::client`], and the table
-//! in the book. A test compares them with `admin.proto`: a request without a row fails.
+//! Each row is a request: how it travels, its names, its types, and how far an operator, an owner,
+//! a viewer and an application reach with it. From the rows come the types between server and
+//! daemon here, the services in [`crate::server`], the typed requests of [`crate::client`], and the
+//! table in the book. A test compares them with `admin.proto`: a request without a row fails.
 
 use crate::proto::*;
 use crate::rights::{Authorized, Principal, Reach, Rights, authorize};

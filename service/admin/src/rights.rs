@@ -1,7 +1,7 @@
 //! Who may send a request, about whom.
 //!
-//! Invariant: [`authorize`] is the only way to an [`Authorized`] request. An authorized request of a
-//! tenant's principal names that tenant, and nothing of the provider's. About others it gets the
+//! Invariant: [`authorize`] is the only way to an [`Authorized`] request. An authorized request of
+//! a tenant's principal names that tenant, and nothing of the provider's. About others it gets the
 //! answer that it gets about a tenant that doesn't exist, before anything is looked up: neither
 //! text nor time tells them apart.
 

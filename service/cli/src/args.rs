@@ -10,20 +10,27 @@ use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use tollgate::dev::{HOST_SOCKET, SOCKET, default_socket};
+use tollgate::token::{TOKEN, TOKEN_FILE};
 
 use crate::admin::{Console, DaemonUpgrade, Prefetch, Status};
 use crate::audit::Audit;
 use crate::calls::{Explain, Tap, Trace};
 use crate::check::Check;
+use crate::context::{self, ContextCommand};
 use crate::credential::CredentialCommand;
 use crate::daemon::Daemon;
+use crate::failure::Failure;
 use crate::fleet::Fleet;
-use crate::policy::PolicyCommand;
+use crate::policy::{Policy, PolicyCommand};
 use crate::rpc::{Call, Serve};
 use crate::stubs::Gen;
 use crate::tenant::Tenant;
+use crate::tenant_usage::Usage;
 use crate::top::Top;
 use crate::up::Up;
+
+/// The environment variable that names a context.
+const CONTEXT: &str = "TOLLGATE_CONTEXT";
 
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
 ///
@@ -43,6 +50,11 @@ pub(crate) struct Cli {
     #[arg(default_value = HOST_SOCKET)]
     pub(crate) socket: PathBuf,
 
+    /// The context whose daemon and token the command uses, see `tollgate context`; the one in use,
+    /// if left out and no socket is named
+    #[arg(long, global = true, value_name = "NAME", env = CONTEXT)]
+    context: Option<String>,
+
     /// Whether the command line or the environment has the socket.
     #[arg(skip)]
     is_socket_typed: bool,
@@ -59,6 +71,9 @@ impl Cli {
         if std::env::var_os(SOCKET).is_some_and(|path| path.is_empty()) {
             command = command.mut_arg("socket", |socket| socket.env(None));
         }
+        if std::env::var_os(CONTEXT).is_some_and(|name| name.is_empty()) {
+            command = command.mut_arg("context", |context| context.env(None));
+        }
         let matches = command.try_get_matches_from_mut(words.iter().map(AsRef::as_ref))?;
         let parsed = Cli::from_arg_matches(&matches);
         let mut cli = parsed.map_err(|error| error.format(&mut command))?;
@@ -67,6 +82,48 @@ impl Cli {
             cli.socket = default_socket();
         }
         Ok(cli)
+    }
+
+    /// Fills in what the command line and the environment leave to a context.
+    pub(crate) fn use_context(&mut self) -> Result<(), Failure> {
+        let needs_none = match &self.command {
+            Command::Policy(args) => matches!(args.command, Policy::Tool(_)),
+            Command::Up(_)
+            | Command::Context(_)
+            | Command::Fleet(_)
+            | Command::Gen(_)
+            | Command::Completions { .. }
+            | Command::Man { .. } => true,
+            _ => false,
+        };
+        // The token of the context in use is for its daemon, not for the one that is named.
+        if needs_none || (self.is_socket_typed && self.context.is_none()) {
+            return Ok(());
+        }
+        let Some(context) = context::find(self.context.as_deref())? else {
+            return Ok(());
+        };
+        if let (false, Some(socket)) = (self.is_socket_typed, context.socket) {
+            self.socket = socket;
+        }
+        let token_file = match &mut self.command {
+            Command::Policy(args) => &mut args.acting.token_file,
+            Command::Credential(args) => &mut args.acting.token_file,
+            Command::Usage(args) => &mut args.acting.token_file,
+            Command::Audit(Audit::Show(args)) => &mut args.acting.token_file,
+            Command::Call(args) if args.schema.token.token.is_none() => {
+                &mut args.schema.token.token_file
+            }
+            Command::Serve(args) if args.schema.token.token.is_none() => {
+                &mut args.schema.token.token_file
+            }
+            _ => return Ok(()),
+        };
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        if token_file.is_none() && !is_set(TOKEN) && !is_set(TOKEN_FILE) {
+            *token_file = context.token_file;
+        }
+        Ok(())
     }
 
     /// The socket, unless it is the default.
@@ -96,6 +153,11 @@ pub(crate) enum Command {
     /// Show and verify the audit log: all administration, and faults of policies
     #[command(subcommand)]
     Audit(Audit),
+    /// Name daemons and tokens, so that commands needn't repeat them
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Show what a tenant uses, beside the limits
+    Usage(Usage),
     /// Show what the daemon is doing
     Status(Status),
     /// Check the host, limits, permissions, state and the daemon, and say how to fix each problem
@@ -354,14 +416,17 @@ mod tests {
             "tollgate tap --count 0",
             "tollgate trace --last 0",
             "tollgate trace --last 1001",
-            "tollgate policy attach acl@1 --service hotel.Reservation --side client",
+            "tollgate policy attach acl --tenant acme --service hotel.Reservation --side client",
             "tollgate policy attach acl@1 --tenant acme --side client",
             "tollgate policy attach acl@1 --tenant acme --service a.B --side client --post",
             "tollgate policy attach acl@1 --provider --pre --post --side client",
             "tollgate policy attach acl@1 --tenant acme --service a.B --side client --mode canary=0%",
             "tollgate policy push ./acl.wasm --provider --tenant acme --name acl",
             "tollgate policy upgrade acl --tenant acme",
-            "tollgate policy promote acl",
+            "tollgate credential add --tenant acme",
+            "tollgate credential add booking --role operator",
+            "tollgate credential add booking --expires 30",
+            "tollgate context use",
             "tollgate policy detach acl@1 --tenant acme",
             "tollgate audit verify --state DIR --file F",
             "tollgate audit verify --head 7:ab",

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
+use tollgate_admin::proto::ShowAuditRecordsRequest;
 use tollgate_shm_abi::messages::{AuditShow, Empty, RequestBody};
 use tollgate_shm_abi::status::Code;
 
+use crate::api::{Acting, Api};
 use crate::failure::Failure;
 use crate::request::report;
 use crate::values::number;
@@ -20,19 +22,33 @@ use crate::{output, up};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Audit {
     /// Print the newest records, oldest first
-    Show {
-        /// Print at most this many records
-        #[arg(long, value_name = "N", default_value_t = 20, value_parser = number)]
-        last: u32,
-        /// Print the lines of the log, which are JSON
-        #[arg(long)]
-        json: bool,
-    },
+    #[command(
+        after_help = "Of a tenant, the command shows those of the log's newest 1,000 records that are about it.\n\n\
+         Examples: tollgate audit show --last 100\n          \
+         tollgate audit show --tenant acme\n          \
+         tollgate audit show --token-file owner.token"
+    )]
+    Show(Show),
     /// Detect edits of the log; the exit status is 0 if there is none, and 15 (DATA_LOSS) if there
     /// is one
     Verify(Verify),
     /// Print the end of the log as SEQ:HASH; a copy kept elsewhere reveals a rewritten log
     Head,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// Print at most this many records
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = number)]
+    last: u32,
+    /// Print the lines of the log, which are JSON
+    #[arg(long)]
+    json: bool,
+    /// Only records about this tenant; with a token, the token's tenant if left out
+    #[arg(long)]
+    tenant: Option<String>,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
 }
 
 #[derive(Debug, Args)]
@@ -57,9 +73,13 @@ pub(crate) struct Verify {
 /// Carries out one command.
 pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
     match command {
-        Audit::Show { last, json } => {
-            let shown = report(socket, RequestBody::AuditShow(AuditShow { last: *last }))?;
-            Ok(show(&shown, *json))
+        Audit::Show(args) => {
+            let api = Api::connect(socket, &args.acting)?;
+            let tenant = args.tenant.clone().unwrap_or_default();
+            let last = args.last;
+            let shown = api.ask(ShowAuditRecordsRequest { last, tenant })?;
+            let shown = tollgate_admin::to_json(shown.report.unwrap_or_default());
+            Ok(show(&shown, args.json))
         }
         Audit::Head => {
             let shown = report(socket, RequestBody::AuditShow(AuditShow { last: 0 }))?;

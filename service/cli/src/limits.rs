@@ -81,3 +81,6 @@ pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a live view waits for a key before it looks at everything else.
 pub(crate) const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// The most bytes of the file with the contexts.
+pub(crate) const MAX_CONTEXTS_BYTES: u64 = 1 << 20;

@@ -5,6 +5,7 @@
 //!                       ├─ audit         the log of all administration
 //! args  the commands    ├─ calls         single calls: explain, tap, trace
 //! usage their help      ├─ check         what is wrong with a host or a daemon, and how to mend it
+//!   │                   ├─ context       daemons and tokens by name
 //!   │                   ├─ credential    who may act for a tenant
 //!   │                   ├─ daemon        its settings
 //!   └── main ───────────┼─ fleet         several hosts' daemons, through their sockets and ssh
@@ -13,6 +14,7 @@
 //!                       ├─ rpc           call and serve, over the client library
 //!                       ├─ stubs         code for applications
 //!                       ├─ tenant        tenants and their tokens
+//!                       ├─ tenant_usage  what a tenant uses
 //!                       ├─ top           what the daemon does, live
 //!                       └─ up            becomes the daemon
 //!
@@ -40,6 +42,7 @@ mod attachment;
 mod audit;
 mod calls;
 mod check;
+mod context;
 mod credential;
 mod daemon;
 mod failure;
@@ -58,6 +61,7 @@ mod screen;
 mod stderr;
 mod stubs;
 mod tenant;
+mod tenant_usage;
 mod token;
 mod top;
 mod up;
@@ -76,10 +80,13 @@ use crate::tenant::Tenant;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    let cli = match Cli::typed(&words) {
+    let mut cli = match Cli::typed(&words) {
         Ok(cli) => cli,
         Err(error) => return ended(usage::explain(&error, &words)),
     };
+    if let Err(failure) = cli.use_context() {
+        return failure.exit();
+    }
     if let Command::Policy(PolicyCommand {
         command: Policy::Tool(command),
         ..
@@ -138,6 +145,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Policy(args) => policy::policy(&cli.socket, args),
         Command::Credential(args) => credential::credential(&cli.socket, args),
         Command::Audit(command) => audit::audit(&cli.socket, command),
+        Command::Context(command) => context::context(cli.typed_socket(), command),
+        Command::Usage(args) => tenant_usage::usage(&cli.socket, args),
         Command::Status(args) => admin::status(&cli.socket, args),
         Command::Explain(args) => calls::explain(&cli.socket, args),
         Command::Tap(args) => calls::tap(&cli.socket, args),

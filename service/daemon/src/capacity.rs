@@ -40,7 +40,7 @@ use {
 
 use crate::config::{Config, ConfigError};
 use crate::limits::{
-    COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_POLICY_PROCESS,
+    API_DESCRIPTORS, COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_POLICY_PROCESS,
     DESCRIPTORS_PER_SESSION, EVENTS_QUEUED, HANDOVER_BYTES, KEPT_DESCRIPTORS, LOOKUPS,
     LOOKUPS_KEPT, MAX_CONNECTIONS, MAX_LOG_LINES, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
     MAX_SCHEMAS, MAX_SESSIONS, MAX_TAPPED, MAX_TAPS, OPERATORS_CONNECTIONS, OPERATORS_THREADS,
@@ -204,8 +204,14 @@ impl Capacity {
                     "MAX_LINKS, POOL_LINKS, runtimes",
                 ),
                 line(
+                    "the administrative API",
+                    API_DESCRIPTORS,
+                    1_u64,
+                    "API_DESCRIPTORS",
+                ),
+                line(
                     "everything else",
-                    KEPT_DESCRIPTORS,
+                    KEPT_DESCRIPTORS - API_DESCRIPTORS,
                     1_u64,
                     "KEPT_DESCRIPTORS",
                 ),
@@ -291,6 +297,18 @@ fn of_applications() -> Vec<Line> {
             sessions * MAX_METHODS_PER_SESSION,
             BINDING_ENTRY,
             "MAX_SESSIONS, MAX_METHODS_PER_SESSION",
+        ),
+        line(
+            "messages to the administrative API",
+            tollgate_admin::CONNECTIONS * tollgate_admin::REQUESTS_PER_CONNECTION,
+            tollgate_admin::MAX_MESSAGE_BYTES,
+            "CONNECTIONS, REQUESTS_PER_CONNECTION, MAX_MESSAGE_BYTES",
+        ),
+        line(
+            "pushes that are being received",
+            tollgate_admin::PUSHES,
+            tollgate_admin::PUSH_BYTES,
+            "PUSHES, PUSH_BYTES",
         ),
         line(
             "packets of control connections",
