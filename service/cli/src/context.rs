@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -223,7 +223,13 @@ fn read(directory: &Path) -> Result<Contexts, Failure> {
     let path = file(directory);
     let found = match std::fs::metadata(&path) {
         Ok(found) => found,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        // Of a home that isn't this user's, there are none either.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::PermissionDenied
+            ) =>
+        {
             return Ok(Contexts::default());
         }
         Err(error) => return Err(Failure::file(&path, &error)),

@@ -1,10 +1,14 @@
 //! The story itself: all steps, in the order in which they are shown.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::ChildStdin;
+use std::process::{ChildStdin, Command};
 use std::time::{Duration, Instant};
 
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed, policy_file, proto_file};
@@ -18,6 +22,9 @@ const IN_FLIGHT: &str = "32";
 
 /// Calls in flight at once of the tenant whose policy loops.
 const EVIL_IN_FLIGHT: &str = "4";
+
+/// The user as whom tenants act if the demo is root. No account has this number.
+const TENANTS_USER: u32 = 64_711;
 
 /// The place of every attachment here.
 const SERVICE: &str = "hotel.Reservation";
@@ -143,6 +150,13 @@ impl<'a> Story<'a> {
         let target = b.listen().to_string();
         let client = App::start(&["client", &socket(&a), &target, IN_FLIGHT], &token_a)?;
         terminal.tell("acme's hotel reservation server runs on B, its client on A");
+        std::fs::set_permissions(bed.path(""), Permissions::from_mode(0o755))
+            .and_then(|()| std::fs::copy(program("tollgate"), bed.path("tollgate")))
+            .map_err(|error| format!("the tenants' directory can't be made: {error}"))?;
+        terminal.tell(match geteuid().is_root() {
+            true => "From here on, tenants act with their tokens, as a user without any rights",
+            false => "From here on, tenants act with their tokens",
+        });
         Ok(Story {
             terminal,
             bed,
@@ -177,7 +191,9 @@ impl<'a> Story<'a> {
         self.terminal
             .chapter(2, "acme uploads an access list of 1,000 names");
         self.push("acl", "list.json", &acl_config())?;
-        self.changing("none one", "one", |story| story.attach("acl@1", "acme"))?;
+        self.changing("none one", "one", |story| {
+            story.attach("acl@1", &story.token_a)
+        })?;
         self.show_a_denied_call()?;
         let before = self.client.report()?;
         let after = self.flow(6)?;
@@ -247,13 +263,16 @@ impl<'a> Story<'a> {
             "other-list.json",
             &json!({ "blocked": other_names() }),
         )?;
-        self.changing("one two", "two", |story| story.attach("acl@2", "acme"))?;
+        self.changing("one two", "two", |story| {
+            story.attach("acl@2", &story.token_a)
+        })?;
         self.flow(4)?;
         self.changing("two none", "none", |story| {
             story
-                .tollgate(&format!(
-                    "policy detach acl --tenant acme --service {SERVICE}"
-                ))
+                .tollgate(
+                    &story.token_a,
+                    &format!("policy detach acl --service {SERVICE}"),
+                )
                 .map(|_| ())
         })?;
         let after = self.flow(3)?;
@@ -279,15 +298,14 @@ impl<'a> Story<'a> {
             &["client", &socket(&self.a), &target, EVIL_IN_FLIGHT],
             &token_a,
         )?;
-        let spin = policy_file("spin").display().to_string();
+        let spin = self.readable("spin.wasm", &policy_file("spin"))?;
         self.tollgate_shown(
-            &[
-                "policy", "push", &spin, "--tenant", "evil", "--name", "spin",
-            ],
-            "policy push spin.wasm --tenant evil --name spin",
+            &token_a,
+            &["policy", "push", &spin, "--name", "spin"],
+            "policy push spin.wasm --name spin",
         )?;
         evil.order("rules none broken")?;
-        self.attach("spin@1", "evil")?;
+        self.attach("spin@1", &token_a)?;
         evil.order("rules broken")?;
         let (evil_before, before) = (evil.report()?, self.client.report()?);
         let after = self.flow(5)?;
@@ -393,41 +411,56 @@ impl<'a> Story<'a> {
     }
 
     fn push(&self, policy: &str, file: &str, config: &Value) -> Result<(), String> {
-        let module = policy_file(policy).display().to_string();
-        let config = self
-            .bed
-            .file(file, config.to_string())
-            .display()
-            .to_string();
+        let module = self.readable(&format!("{policy}.wasm"), &policy_file(policy))?;
+        let config = self.bed.file(file, config.to_string());
+        let config = self.readable(file, &config)?;
         self.tollgate_shown(
+            &self.token_a,
             &[
-                "policy", "push", &module, "--tenant", "acme", "--name", policy, "--config",
-                &config,
+                "policy", "push", &module, "--name", policy, "--config", &config,
             ],
-            &format!("policy push {policy}.wasm --tenant acme --name {policy} --config {file}"),
+            &format!("policy push {policy}.wasm --name {policy} --config {file}"),
         )
     }
 
-    fn attach(&self, policy: &str, tenant: &str) -> Result<(), String> {
-        self.tollgate(&format!(
-            "policy attach {policy} --tenant {tenant} --service {SERVICE} --side client"
-        ))
+    /// A file that the tenants' user can read, by its name in the demo's directory.
+    fn readable(&self, name: &str, file: &Path) -> Result<String, String> {
+        let path = self.bed.path(name);
+        let bytes = std::fs::read(file);
+        let written = bytes.and_then(|bytes| {
+            std::fs::write(&path, bytes)?;
+            std::fs::set_permissions(&path, Permissions::from_mode(0o644))
+        });
+        written.map_err(|error| format!("{}: {error}", file.display()))?;
+        Ok(path.display().to_string())
     }
 
-    fn tollgate(&self, command: &str) -> Result<(), String> {
+    fn attach(&self, policy: &str, token: &str) -> Result<(), String> {
+        let command = format!("policy attach {policy} --service {SERVICE} --side client");
+        self.tollgate(token, &command)
+    }
+
+    fn tollgate(&self, token: &str, command: &str) -> Result<(), String> {
         let args: Vec<&str> = command.split(' ').collect();
-        self.tollgate_shown(&args, command)
+        self.tollgate_shown(token, &args, command)
     }
 
-    /// Runs the command line on host A and shows it, with paths shortened.
-    fn tollgate_shown(&self, args: &[&str], shown: &str) -> Result<(), String> {
-        let outcome = self.a.tollgate(args);
+    /// Runs the command line on host A as the bearer of a token and shows it, with paths shortened.
+    fn tollgate_shown(&self, token: &str, args: &[&str], shown: &str) -> Result<(), String> {
+        let mut command = Command::new(self.bed.path("tollgate"));
+        command.args(["--socket", &socket(&self.a)]).args(args);
+        command.env("TOLLGATE_TOKEN", token);
+        if geteuid().is_root() {
+            command.uid(TENANTS_USER).gid(TENANTS_USER);
+        }
+        let ended = command.output();
+        let ended = ended.map_err(|error| format!("tollgate {shown}: {error}"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.terminal
-            .command(&format!("tollgate {shown}"), &outcome.out);
-        if outcome.code == 0 {
-            Ok(())
-        } else {
-            Err(format!("tollgate {shown}: {}", outcome.err.trim()))
+            .command(&format!("tollgate {shown}"), &text(&ended.stdout));
+        match ended.status.success() {
+            true => Ok(()),
+            false => Err(format!("tollgate {shown}: {}", text(&ended.stderr).trim())),
         }
     }
 }
