@@ -74,7 +74,7 @@ fn unexpected() -> Status {
 /// A schema, if there is one, for a request that announces it.
 fn schema(bytes: &[u8]) -> Result<Vec<OwnedFd>> {
     let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-    bytes.map(|bytes| blob(bytes)).into_iter().collect()
+    bytes.map(blob).into_iter().collect()
 }
 
 impl Handler for Api {
