@@ -46,6 +46,12 @@ pub const PUSH_CHUNK_BYTES: usize = 64 << 10;
 /// Pushes that are being received at once. Further ones are rejected.
 pub const PUSHES: usize = 8;
 
+/// Of [`PUSHES`], those that only operators get.
+pub const OPERATORS_PUSHES: usize = 2;
+
+/// Pushes of one user that isn't an operator, which are being received at once.
+pub const PUSHES_PER_USER: usize = 2;
+
 /// How long the parts of a push may take to arrive.
 pub const PUSH_PATIENCE: Duration = Duration::from_secs(60);
 

@@ -12,22 +12,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _};
 use tollgate_shm_abi::status::Code;
 use tonic::{Request, Response, Streaming};
 
 use crate::DESCRIPTOR_SET;
 use crate::limits::{
-    ASKS_QUEUED, HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES, PUSH_BYTES, PUSH_CHUNK_BYTES,
-    PUSH_PATIENCE, PUSHES, REQUESTS_PER_CONNECTION, TAP_INTERVAL,
+    ASKS_QUEUED, HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES, OPERATORS_PUSHES, PUSH_BYTES,
+    PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES, PUSHES_PER_USER, REQUESTS_PER_CONNECTION,
+    TAP_INTERVAL,
 };
 use crate::operations::{Answer, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
 use crate::status::{Secret, Status};
 
 pub use connections::Peer;
-use connections::accepted;
+use connections::{Most, Place, Places, accepted};
 
 /// Who sends a request, before authentication.
 #[derive(Clone, Debug)]
@@ -78,7 +79,12 @@ impl Server {
         };
         let service = Service {
             calls,
-            pushes: Arc::new(Semaphore::new(PUSHES)),
+            is_operator,
+            pushes: Places::new(Most {
+                all: PUSHES,
+                operators: OPERATORS_PUSHES,
+                of_user: PUSHES_PER_USER,
+            }),
         };
         let serve = move || runtime.block_on(serve(service, incoming, stopped));
         let thread = std::thread::Builder::new()
@@ -138,8 +144,9 @@ async fn serve(
 #[derive(Clone)]
 struct Service {
     calls: mpsc::Sender<Call>,
-    /// A permit for each push that is being received.
-    pushes: Arc<Semaphore>,
+    is_operator: fn(u32) -> bool,
+    /// Pushes that are being received.
+    pushes: Arc<Places>,
 }
 
 fn stopping() -> Status {
@@ -195,9 +202,12 @@ impl Service {
             let _gone = steps.try_send(Ok(PushPolicyResponse { content }));
         };
         let mut order = {
-            let place = self.pushes.try_acquire();
-            let _place = place.map_err(|_full| {
-                let text = format!("{PUSHES} pushes are being received, which is the limit");
+            let uid = caller.peer.uid;
+            let place = Place::take(&self.pushes, uid, (self.is_operator)(uid));
+            let _place = place.ok_or_else(|| {
+                let text = format!(
+                    "{PUSHES} pushes, or {PUSHES_PER_USER} of user {uid}, are being received, which is the limit"
+                );
                 Status::new(Code::RESOURCE_EXHAUSTED, text)
             })?;
             let order = tokio::time::timeout(PUSH_PATIENCE, order(pieces)).await;

@@ -1,9 +1,9 @@
-//! Connections: who is at the other end, and how many there may be.
+//! Connections: who is at the other end, and how many there may be; and places in general.
 
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -23,34 +23,62 @@ pub struct Peer {
     pub pid: i32,
 }
 
-/// Counts the connections, in all and of each user that isn't an operator.
+/// How many of something there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    /// In all.
+    pub(super) all: usize,
+    /// Of those, the ones that only operators get.
+    pub(super) operators: usize,
+    /// Of one user that isn't an operator.
+    pub(super) of_user: usize,
+}
+
+/// Counts something, in all and of each user that isn't an operator.
+#[derive(Debug)]
+pub(super) struct Places {
+    most: Most,
+    taken: Mutex<Taken>,
+}
+
 #[derive(Debug, Default)]
-struct Places {
+struct Taken {
     all: usize,
     of_users: HashMap<u32, usize>,
 }
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-struct Place {
-    places: Arc<Mutex<Places>>,
+pub(super) struct Place {
+    places: Arc<Places>,
     user: Option<u32>,
 }
 
+impl Places {
+    pub(super) fn new(most: Most) -> Arc<Places> {
+        let taken = Mutex::default();
+        Arc::new(Places { most, taken })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Place {
-    /// `None`: there is no room for another connection of this user.
-    fn take(places: &Arc<Mutex<Places>>, user: u32, is_operator: bool) -> Option<Place> {
-        let mut taken = places.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = match is_operator {
-            true => CONNECTIONS,
-            false => CONNECTIONS - OPERATORS_CONNECTIONS,
+    /// `None`: there is no room for another one of this user.
+    pub(super) fn take(places: &Arc<Places>, user: u32, is_operator: bool) -> Option<Place> {
+        let (most, mut taken) = (places.most, places.taken());
+        let all = match is_operator {
+            true => most.all,
+            false => most.all - most.operators,
         };
-        if taken.all >= most {
+        if taken.all >= all {
             return None;
         }
         if !is_operator {
             let its = taken.of_users.entry(user).or_default();
-            if *its >= CONNECTIONS_PER_USER {
+            if *its >= most.of_user {
                 return None;
             }
             *its += 1;
@@ -65,7 +93,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.places.taken();
         taken.all -= 1;
         if let Some(user) = self.user
             && let Some(its) = taken.of_users.get_mut(&user)
@@ -92,7 +120,11 @@ pub(super) fn accepted(
     is_operator: fn(u32) -> bool,
 ) -> ReceiverStream<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(1);
-    let places = Arc::default();
+    let places = Places::new(Most {
+        all: CONNECTIONS,
+        operators: OPERATORS_CONNECTIONS,
+        of_user: CONNECTIONS_PER_USER,
+    });
     tokio::spawn(async move {
         loop {
             let accepted = tokio::select! {

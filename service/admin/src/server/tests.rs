@@ -195,7 +195,12 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
         let (calls, _queue) = mpsc::channel(1);
         Service {
             calls,
-            pushes: Arc::new(Semaphore::new(0)),
+            is_operator: nobody,
+            pushes: Places::new(Most {
+                all: PUSHES,
+                operators: PUSHES,
+                of_user: PUSHES,
+            }),
         }
     };
     // No place: refused at once.
@@ -220,7 +225,7 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
     assert_eq!(
         refused.message,
-        "8 pushes are being received, which is the limit"
+        "8 pushes, or 2 of user 1, are being received, which is the limit"
     );
     // A client that sends half of a request and stops: others are served meanwhile.
     let mut half = UnixStream::connect(&served.path).unwrap();

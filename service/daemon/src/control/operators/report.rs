@@ -537,6 +537,7 @@ pub(crate) async fn verify(store: &Store) -> Result<Value, Status> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -548,7 +549,7 @@ mod tests {
             about(&line.to_string(), "acme", &owner)
         };
         let own = seen("uid 0 pid 7", json!({"owner": owner, "policy": "acl@1"})).unwrap();
-        let own: Value = serde_json::from_str(&own).unwrap_or_default();
+        let own: Value = serde_json::from_str(&own).unwrap();
         assert_eq!(
             own,
             json!({"seq": 1, "actor": "operator", "details": {"owner": owner, "policy": "acl@1"}})
