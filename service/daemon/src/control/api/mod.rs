@@ -21,8 +21,8 @@ use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 
 use tokio::sync::mpsc::Receiver;
-use tollgate_admin::carry_out;
 use tollgate_admin::server::{Call, Server};
+use tollgate_admin::{Reach, Status, carry_out};
 
 use crate::control::api::handler::Api;
 use crate::control::api::principal::principal;
@@ -43,16 +43,34 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
     while let Some(call) = calls.recv().await {
         let control = Rc::clone(&control);
         tokio::task::spawn_local(async move {
-            let Call { caller, ask, reply } = call;
-            let answered = async {
-                let principal = principal(&control, &caller).await?;
-                let _turn = control
-                    .paces
-                    .turn(&principal, ask.row().is_change())
-                    .await?;
-                carry_out(&Api(Rc::clone(&control)), &principal, ask).await
+            let Call {
+                caller,
+                ask,
+                mut reply,
+            } = call;
+            let row = ask.row();
+            let admitted = async {
+                let bearer = principal(&control, &caller).await?;
+                // What is refused takes no turn from those who may send it.
+                if row.rights.of(&bearer) == Reach::No {
+                    return Ok((None, bearer));
+                }
+                let turn = control.paces.turn(&bearer, row.is_change()).await?;
+                // The token may have ended meanwhile.
+                Ok::<_, Status>((Some(turn), principal(&control, &caller).await?))
             };
-            let _client_gone = reply.send(answered.await);
+            // A request that waits ends with its client.
+            let admitted = tokio::select! {
+                admitted = admitted => admitted,
+                () = reply.closed() => return,
+            };
+            let answered = match admitted {
+                Ok((_turn, principal)) => {
+                    carry_out(&Api(Rc::clone(&control)), &principal, ask).await
+                }
+                Err(status) => Err(status),
+            };
+            let _client_gone = reply.send(answered);
         });
     }
 }
