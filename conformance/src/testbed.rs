@@ -133,11 +133,16 @@ impl Testbed {
         self.executable(name, &script)
     }
 
-    /// A script.
+    /// A script. A shell writes it: a process that another thread starts meanwhile would inherit
+    /// this process's open file, and the kernel starts no program that somebody may still write.
     pub fn executable(&self, name: &str, script: &str) -> PathBuf {
-        let path = self.file(name, script);
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755))
-            .expect("its owner may change it");
+        let path = self.path(name);
+        let written = Command::new("sh")
+            .args(["-c", r#"printf %s "$1" >"$0" && chmod 755 "$0""#])
+            .arg(&path)
+            .arg(script)
+            .status();
+        assert!(written.expect("there is a shell").success());
         path
     }
 

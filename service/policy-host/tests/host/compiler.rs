@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tollgate_policy_host::{Compiler, CompilerConfig, CompilerCounters, LoadError, Setup};
 
-use crate::guests::{HOST, guest_bytes, limits, view, write};
+use crate::guests::{HOST, executable, guest_bytes, limits, view, write};
 use crate::wat::Parts;
 use crate::worker::PROGRAM;
 
@@ -39,8 +39,7 @@ fn stalling(directory: &TempDir, seconds: u32) -> CompilerConfig {
 /// A shell command instead of the worker, which gets 200 ms.
 fn running(directory: &TempDir, command: &str) -> CompilerConfig {
     let program = directory.path().join("stall");
-    std::fs::write(&program, format!("#!/bin/sh\n{command}\n")).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    executable(&program, &format!("#!/bin/sh\n{command}\n"));
     CompilerConfig {
         program,
         timeout: Duration::from_millis(200),

@@ -1,7 +1,7 @@
 //! The repository's policies, built once per test run with the profile that authors use.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -79,6 +79,18 @@ pub(crate) fn view(fields: &[&str]) -> Vec<u8> {
     }
     fields.iter().for_each(|f| view.extend(f.as_bytes()));
     view
+}
+
+/// Makes `program` this script. A shell writes it: a process that another test starts meanwhile
+/// would inherit this process's open file, and the kernel starts no program that somebody may still
+/// write.
+pub(crate) fn executable(program: &Path, script: &str) {
+    let written = Command::new("sh")
+        .args(["-c", r#"printf %s "$1" >"$0" && chmod 755 "$0""#])
+        .arg(program)
+        .arg(script)
+        .status();
+    assert!(written.unwrap().success());
 }
 
 /// A writer of these bytes.

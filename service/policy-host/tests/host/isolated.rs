@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use tollgate_policy_host::{
 };
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::guests::{guest, limits, setup, view, write};
+use crate::guests::{executable, guest, limits, setup, view, write};
 use crate::wat::{ALLOW, Parts, buffer};
 use crate::worker::{PROGRAM, check_killed};
 
@@ -614,8 +613,7 @@ fn a_process_has_as_many_seats_as_there_may_be() {
 /// A process that behaves as `what` says.
 fn fake(directory: &Path, what: &str) -> Apart {
     let program = directory.join(what);
-    std::fs::write(&program, format!("#!/bin/sh\nexec {FAKE} {what} \"$@\"\n")).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    executable(&program, &format!("#!/bin/sh\nexec {FAKE} {what} \"$@\"\n"));
     Apart::start(&ProcessConfig {
         program,
         ..ProcessConfig::default()
