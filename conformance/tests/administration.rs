@@ -42,7 +42,7 @@ fn credential(daemon: &Daemon, tenant: &str, name: &str, role: &str) -> String {
 fn as_bearer(daemon: &Daemon, token: &str, line: &str) -> Outcome {
     let words: Vec<_> = line.split(' ').collect();
     let file = daemon.token_file(token).display().to_string();
-    let args = [&words[..1], &["--token-file", &file], &words[1..]].concat();
+    let args = [&words[..], &["--token-file", &file]].concat();
     daemon.tollgate(args)
 }
 
@@ -386,6 +386,61 @@ fn a_viewer_looks_an_application_calls_and_an_owner_makes_both() {
     });
     let soon = soon.unwrap_err();
     assert_eq!(soon.code, Code::INVALID_ARGUMENT, "{soon}");
+    // Times that no text can be made of.
+    for (seconds, nanos) in [
+        (i64::MIN, 0),
+        (i64::MIN, i32::MIN),
+        (0, -1),
+        (i64::MAX, i32::MAX),
+    ] {
+        let lifetime = Some(prost_types::Duration { seconds, nanos });
+        let refused = client(&daemon, Some(&owner)).ask(AddCredentialRequest {
+            name: "odd".to_owned(),
+            role: Role::Owner.into(),
+            lifetime,
+            ..AddCredentialRequest::default()
+        });
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
+    }
+}
+
+#[test]
+fn lists_without_end_are_refused_at_once() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let request = |names: usize| AttachPolicyRequest {
+        name: "p".to_owned(),
+        version: 1,
+        service: "hotel.Echo".to_owned(),
+        mode: Mode::Enforce.into(),
+        side: Side::Client.into(),
+        options: Some(AttachmentOptions {
+            fields: Some(tollgate_admin::proto::Names {
+                names: vec![String::new(); names],
+            }),
+            ..AttachmentOptions::default()
+        }),
+        ..AttachPolicyRequest::default()
+    };
+    let client = client(&daemon, Some(&token));
+    let many = client.ask(request(1_000_000)).unwrap_err();
+    assert_eq!(many.code, Code::INVALID_ARGUMENT, "{many}");
+    assert!(
+        many.message
+            .contains("has 1000000 entries; the limit is 256"),
+        "{many}"
+    );
+    let few = client.ask(request(256)).unwrap_err();
+    assert!(!few.message.contains("entries"), "{few}");
+    // A request without a schema is short.
+    let long = client.ask(AddCredentialRequest {
+        name: "x".repeat(100_000),
+        ..AddCredentialRequest::default()
+    });
+    let long = long.unwrap_err();
+    assert_eq!(long.code, Code::OUT_OF_RANGE, "{long}");
 }
 
 #[test]
@@ -463,7 +518,293 @@ fn a_tenant_can_not_undo_the_isolation_that_the_operator_has_configured() {
     assert_eq!(refused.code, Code::PERMISSION_DENIED, "{refused}");
     attach(Some(&token), Isolation::Unspecified).unwrap();
     attach(Some(&token), Isolation::Process).unwrap();
+    // What an operator lets into the daemon, no tenant's version follows.
     attach(None, Isolation::None).unwrap();
+    daemon.push("--tenant acme", "null", "p", None);
+    let again = attach(Some(&token), Isolation::Unspecified).unwrap_err();
+    assert_eq!(again.code, Code::PERMISSION_DENIED, "{again}");
+    for (line, words) in [
+        (
+            "policy upgrade p@2 --mode shadow",
+            "would run in the daemon",
+        ),
+        (
+            "policy upgrade p@2 --mode enforce",
+            "would run in the daemon",
+        ),
+        ("policy release p", "would run in the daemon"),
+        ("policy diff p@1 p@2", "are compared in the daemon"),
+    ] {
+        let refused = as_bearer(&daemon, &token, line);
+        assert_eq!(refused.code, 7, "{line}: {refused}");
+        assert!(refused.err.contains(words), "{line}: {refused}");
+    }
+    daemon.ok("policy upgrade p@2 --tenant acme --mode shadow");
+    assert_eq!(as_bearer(&daemon, &token, "policy promote p").code, 7);
+    bearer_ok(&daemon, &token, "policy detach p");
+    attach(Some(&token), Isolation::Unspecified).unwrap();
+}
+
+#[test]
+fn a_tenants_choice_of_no_isolation_does_not_outlive_the_operators_setting() {
+    let bed = Testbed::new();
+    let with = |isolation: &str| Options {
+        durable: true,
+        config: format!("[policies]\nisolation = \"{isolation}\"\n"),
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &with("none"));
+    let token = daemon.tenant("acme");
+    daemon.push("--tenant acme", "null", "p", None);
+    let attach = "policy attach p@1 --service hotel.Echo --side client --isolation none";
+    bearer_ok(&daemon, &token, attach);
+    daemon.process().kill();
+    drop(daemon);
+    let daemon = bed.daemon_with("a", &with("process"));
+    let shown = daemon.ok("policy show p --tenant acme --json");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["attachments"][0]["isolation"], "process", "{shown}");
+}
+
+// ---- ceilings ----
+
+/// A configuration of the policy `rate_limit`, which needs the capabilities `state` and `clock`.
+const BUCKET: &str = r#"{"per_second": 1, "burst": 1}"#;
+
+/// A refusal at the ceiling: its status, the key with its value, and who can raise it.
+#[track_caller]
+fn at_ceiling(outcome: &Outcome, code: i32, value: &str) {
+    assert_eq!(outcome.code, code, "{outcome}");
+    let key = value.split(' ').next().unwrap().trim_matches('`');
+    let way_out =
+        format!("an operator can raise it: tollgate ceiling set {key}=VALUE --tenant acme");
+    for words in ["the ceiling of tenant acme is ", value, &way_out] {
+        assert!(outcome.err.contains(words), "{words}: {outcome}");
+    }
+}
+
+#[test]
+fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let other = daemon.tenant("other");
+    let set = |values: &str| daemon.ok(&format!("ceiling set {values} --tenant acme --yes"));
+    let tenant = |line: &str| as_bearer(&daemon, &token, line);
+    let push = |name: &str, policy: &str| {
+        let file = policy_file(policy).display().to_string();
+        tenant(&format!("policy push {file} --name {name}"))
+    };
+    let bucket = bed.file("bucket.json", BUCKET).display().to_string();
+    let attach = |what: &str, rest: &str| {
+        tenant(&format!("policy attach {what} --service hotel.Echo {rest}"))
+    };
+    assert_eq!(push("p", "null").code, 0);
+    // Numbers and sizes.
+    set("versions=1");
+    at_ceiling(&push("p", "null"), 8, "`versions` = 1");
+    set("versions=9 module_mib=0");
+    at_ceiling(&push("p", "null"), 8, "`module_mib` = 0");
+    set("module_mib=1 attachments=1 cpu_us=50");
+    at_ceiling(
+        &attach("p@1", "--side client --cpu-us 51"),
+        8,
+        "`cpu_us` = 50",
+    );
+    assert_eq!(attach("p@1", "--side client --cpu-us 50").code, 0);
+    at_ceiling(&attach("p@1", "--side server"), 8, "`attachments` = 1");
+    // The same attachment again is no other one. An operator's request for the tenant counts, too.
+    assert_eq!(attach("p@1", "--side client").code, 0);
+    let operators =
+        daemon.run("policy attach p@1 --tenant acme --service hotel.Echo --side server");
+    at_ceiling(&operators, 8, "`attachments` = 1");
+    assert_eq!(tenant("policy detach p").code, 0);
+    // Kinds of modules, and capabilities.
+    set("languages=opa,proxy-wasm");
+    at_ceiling(&push("p", "acl"), 7, "`languages` = opa,proxy-wasm");
+    set("languages=tollgate capabilities=state");
+    let limit = policy_file("rate_limit").display().to_string();
+    let limit = format!("policy push {limit} --name limit --config {bucket}");
+    assert_eq!(tenant(&limit).code, 0);
+    let grant = "--side client --grant state,clock";
+    at_ceiling(&attach("limit@1", grant), 7, "`capabilities` = state");
+    set("capabilities=clock,state");
+    // Where it runs.
+    set("isolation=process");
+    at_ceiling(
+        &attach("p@1", "--side client --isolation none"),
+        7,
+        "`isolation` = process",
+    );
+    assert_eq!(attach("p@1", "--side client").code, 0);
+    let shown = tenant("policy show p --json").out;
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["attachments"][0]["isolation"], "process", "{shown}");
+    assert_eq!(tenant("policy detach p").code, 0);
+    // A version decides after a trial only.
+    set("isolation=any trial=required");
+    at_ceiling(&attach("p@1", "--side client"), 9, "`trial` = required");
+    assert_eq!(attach("p@1", "--side client --mode shadow").code, 0);
+    assert_eq!(tenant("policy promote p").code, 0);
+    assert_eq!(push("p", "null").code, 0);
+    at_ceiling(
+        &tenant("policy upgrade p@2 --mode enforce"),
+        9,
+        "`trial` = required",
+    );
+    assert_eq!(tenant("policy upgrade p@2 --mode canary=1%").code, 0);
+    assert_eq!(tenant("policy upgrade p@2 --mode enforce").code, 0);
+    // An hour's changes: what was done counts, looking doesn't.
+    set("changes_per_hour=1");
+    at_ceiling(&tenant("policy rollback p"), 8, "`changes_per_hour` = 1");
+    assert_eq!(tenant("policy list").code, 0);
+    let used = tenant("usage").out;
+    for row in [
+        "versions              3 of 9\n",
+        "module                0 MiB of 1 MiB\n",
+    ] {
+        assert!(used.contains(row), "{used}");
+    }
+    // None of this is another tenant's, nor the provider's.
+    let file = policy_file("null").display().to_string();
+    bearer_ok(&daemon, &other, &format!("policy push {file} --name p"));
+    daemon.push("--provider", "null", "guard", None);
+    // The tenant sees it and can't change it.
+    let shown = tenant("ceiling show").out;
+    assert!(shown.contains("\nchanges_per_hour    1 "), "{shown}");
+    assert_eq!(tenant("ceiling set versions=10").code, 7);
+    assert_eq!(tenant("ceiling show --tenant other").code, 5);
+    let log = daemon.ok("audit show --last 100");
+    assert!(
+        log.contains("ceiling-change {\"tenant\":\"acme\",\"values\":{\"versions\":{\"from\":null,\"to\":\"1\"}}}"),
+        "{log}"
+    );
+}
+
+#[test]
+fn an_hours_compilation_is_limited_and_known_modules_cost_nothing() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    daemon.ok("ceiling set compile_s_per_hour=1 --tenant acme");
+    let wasm = std::fs::read(policy_file("null")).unwrap();
+    // Each with another custom section, so that each is another module.
+    let push = |n: u8| {
+        let section = [&[0, 3, 1, b'n', n], &wasm[..0]].concat();
+        let file = bed.file("module.wasm", [&wasm[..], &section].concat());
+        let line = format!("policy push {} --name p", file.display());
+        as_bearer(&daemon, &token, &line)
+    };
+    let mut pushed = 0;
+    let refused = loop {
+        let outcome = push(pushed);
+        if outcome.code != 0 {
+            break outcome;
+        }
+        pushed += 1;
+        assert!(pushed < u8::MAX, "a second of compilation has an end");
+    };
+    at_ceiling(&refused, 8, "`compile_s_per_hour` = 1");
+    assert!(pushed > 0);
+    assert_eq!(push(0).code, 0, "it is known");
+    daemon.ok("ceiling set compile_s_per_hour=3600 --tenant acme");
+    assert_eq!(push(pushed).code, 0);
+}
+
+#[test]
+fn a_lowered_ceiling_says_what_it_means_and_takes_nothing_away() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    daemon.tenant("small");
+    daemon.push("--tenant acme", "null", "p", None);
+    let bucket = bed.file("bucket.json", BUCKET);
+    daemon.push("--tenant acme", "rate_limit", "limit", Some(&bucket));
+    let attach = "policy attach limit@1 --service hotel.Reservation --side client --grant state,clock --cpu-us 99";
+    bearer_ok(&daemon, &token, attach);
+    let values = "versions=1 attachments=0 cpu_us=98 capabilities=clock isolation=process";
+    let expected = [
+        "tenant acme has 2 versions of policies, above `versions` = 1: they stay,",
+        "tenant acme has 1 attachments, above `attachments` = 0: they stay,",
+        "of tenant acme is above the ceiling: it may use 99 us per call; it runs in the daemon; it uses state; it stays so",
+    ];
+    // The default ceiling is everybody's that has no own value.
+    let asked = daemon.run(&format!("ceiling set {values}"));
+    assert_eq!(asked.code, 3, "{asked}");
+    assert!(asked.err.contains("the ceiling isn't changed"), "{asked}");
+    assert!(
+        asked
+            .err
+            .contains(&format!("tollgate ceiling set {values} --yes")),
+        "{asked}"
+    );
+    let dry = daemon.ok(&format!("ceiling set {values} --dry-run"));
+    for words in expected {
+        assert!(
+            dry.contains(words) && asked.err.contains(words),
+            "{words}: {dry}"
+        );
+    }
+    assert_eq!(dry.lines().count(), 3, "{dry}");
+    assert!(
+        daemon
+            .ok("ceiling show")
+            .contains("\nversions            2048")
+    );
+    assert_eq!(daemon.ok(&format!("ceiling set {values} --yes")), dry);
+    assert_eq!(
+        daemon.ok("ceiling set versions=1 --yes"),
+        "",
+        "nothing changes"
+    );
+    let listed = bearer_ok(&daemon, &token, "policy list");
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    // An own value comes first; what goes is the default's again.
+    daemon.ok("ceiling set versions=7 --tenant acme");
+    let shown = bearer_ok(&daemon, &token, "ceiling show");
+    assert!(
+        shown.starts_with("ceiling of tenant acme\nversions            7 "),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("  tenant\n") && shown.contains("  default\n"),
+        "{shown}"
+    );
+    let wrong = daemon.run("ceiling set capabilities=clocks");
+    assert_eq!(wrong.code, 3, "{wrong}");
+    assert!(
+        wrong.err.contains("there are log, metrics, state, clock"),
+        "{wrong}"
+    );
+    let unknown = daemon.run("ceiling set version=7");
+    assert_eq!(unknown.code, 3, "{unknown}");
+    assert!(
+        unknown.err.contains("it has versions, module_mib"),
+        "{unknown}"
+    );
+    // The successor has it. A removed tenant takes its ceiling along.
+    daemon.upgrade(&program("tollgated"));
+    assert_eq!(bearer_ok(&daemon, &token, "ceiling show"), shown);
+    daemon.ok("tenant remove acme --yes");
+    let token = daemon.tenant("acme");
+    assert!(bearer_ok(&daemon, &token, "ceiling show").contains("versions            1 "));
+    assert_eq!(daemon.run("ceiling show --tenant nobody").code, 5);
+}
+
+#[test]
+fn a_name_that_is_given_again_brings_no_records_of_the_tenant_before() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    daemon.tenant("acme");
+    daemon.push("--tenant acme", "null", "secret-plan", None);
+    daemon.ok("tenant remove acme --yes");
+    let token = daemon.tenant("acme");
+    let own = bearer_ok(&daemon, &token, "audit show --last 1000");
+    assert_eq!(own.lines().count(), 1, "{own}");
+    assert!(
+        own.contains("tenant-add") && !own.contains("secret-plan"),
+        "{own}"
+    );
 }
 
 // ---- contexts ----

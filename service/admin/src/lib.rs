@@ -68,7 +68,7 @@ pub use limits::{
 };
 pub use operations::{ALL, Answer, Ask, Handler, Operation, PushOrder, TapPoll, carry_out};
 pub use report::{from_json, to_json};
-pub use rights::{Authorized, Principal, Reach, Rights, authorize};
+pub use rights::{Authorized, Principal, Reach, Rights};
 pub use scopes::{Scope, Scoped};
 pub use status::{Secret, Status};
 

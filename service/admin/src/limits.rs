@@ -2,7 +2,11 @@
 //!
 //! Whoever may open the socket can make the daemon hold a message per request: at most
 //! [`CONNECTIONS`] x [`REQUESTS_PER_CONNECTION`] x [`MAX_MESSAGE_BYTES`], 1 GiB, of one user a
-//! quarter. Pushes hold [`PUSHES`] x [`PUSH_BYTES`] more, 128 MiB. The daemon's sum has both.
+//! quarter. Pushes hold [`PUSHES`] x [`PUSH_BYTES`] more, 256 MiB. The daemon's sum has both.
+//!
+//! One message at a time is decoded. One that consists of empty texts takes 24 times its bytes,
+//! 96 MiB, until its lists are counted ([`MAX_LIST`]), and is refused then. A client that doesn't
+//! read leaves an answer per request here; a tenant's have 1 MiB at most.
 
 use std::time::Duration;
 
@@ -27,6 +31,12 @@ pub const ASKS_QUEUED: usize = 64;
 /// Bytes of one request message. 4 MiB.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
+/// Bytes of a request message without a schema. 64 KiB.
+pub(crate) const MAX_SMALL_MESSAGE_BYTES: usize = 64 << 10;
+
+/// Entries of a list in a request, such as the names in a list of grants.
+pub(crate) const MAX_LIST: usize = 256;
+
 /// Bytes of an answer that this crate's client accepts. 64 MiB.
 pub const MAX_REPORT_BYTES: usize = 64 << 20;
 
@@ -43,17 +53,21 @@ pub const PUSH_BYTES: usize = 16 << 20;
 /// Bytes of one piece of a push. 64 KiB.
 pub const PUSH_CHUNK_BYTES: usize = 64 << 10;
 
-/// Pushes that are being received at once. Further ones are rejected.
-pub const PUSHES: usize = 8;
+/// Pushes that are in progress at once, from their first byte to their answer. Further ones are
+/// rejected.
+pub const PUSHES: usize = 16;
 
 /// Of [`PUSHES`], those that only operators get.
-pub const OPERATORS_PUSHES: usize = 2;
+pub const OPERATORS_PUSHES: usize = 4;
 
-/// Pushes of one user that isn't an operator, which are being received at once.
+/// Pushes of one user that isn't an operator, which are in progress at once.
 pub const PUSHES_PER_USER: usize = 2;
 
 /// How long the parts of a push may take to arrive.
 pub const PUSH_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a connection may take to send its first byte.
+pub(crate) const FIRST_BYTE: Duration = Duration::from_secs(10);
 
 /// How often the server asks the daemon for the calls of a watcher.
 pub const TAP_INTERVAL: Duration = Duration::from_millis(250);

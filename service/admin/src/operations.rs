@@ -79,6 +79,8 @@ macro_rules! operations {
                 unary remove_tenant RemoveTenant (RemoveTenantRequest) RemoveTenantResponse [Any No No No]
                 unary move_tenant MoveTenant (MoveTenantRequest) MoveTenantResponse [Any No No No]
                 unary show_usage ShowUsage (ShowUsageRequest) ShowUsageResponse [Any Own Own No]
+                unary show_ceiling ShowCeiling (ShowCeilingRequest) ShowCeilingResponse [Any Own Own No]
+                unary change_ceiling ChangeCeiling (ChangeCeilingRequest) ChangeCeilingResponse [Any No No No]
             }
             credential_service_server CredentialService CredentialServiceServer {
                 unary add_credential AddCredential (AddCredentialRequest) AddCredentialResponse [Any Own No No]

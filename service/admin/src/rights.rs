@@ -86,18 +86,12 @@ impl Rights {
 #[derive(Debug)]
 pub struct Authorized<R> {
     request: R,
-    principal: Principal,
 }
 
 impl<R> Authorized<R> {
-    /// Its sender.
-    pub fn principal(&self) -> &Principal {
-        &self.principal
-    }
-
-    /// The request and its sender.
-    pub fn into_parts(self) -> (R, Principal) {
-        (self.request, self.principal)
+    /// The request itself.
+    pub fn into_request(self) -> R {
+        self.request
     }
 }
 
@@ -114,7 +108,7 @@ impl<R> Deref for Authorized<R> {
 /// # Errors
 /// PERMISSION_DENIED: it may not send this request, or not about the provider's objects. NOT_FOUND:
 /// the request is about another tenant.
-pub fn authorize<R: Scoped>(
+pub(crate) fn authorize<R: Scoped>(
     principal: &Principal,
     name: &str,
     rights: &Rights,
@@ -141,10 +135,7 @@ pub fn authorize<R: Scoped>(
             ));
         }
     }
-    Ok(Authorized {
-        request,
-        principal: principal.clone(),
-    })
+    Ok(Authorized { request })
 }
 
 fn role_name(role: Role) -> &'static str {

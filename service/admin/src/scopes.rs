@@ -1,6 +1,10 @@
 //! Whose objects a request is about.
 
+use tollgate_shm_abi::status::Code;
+
+use crate::limits::MAX_LIST;
 use crate::proto::*;
+use crate::status::Status;
 
 /// The fields of a request that say whose objects it is about.
 #[derive(Debug)]
@@ -23,6 +27,26 @@ pub enum Scope<'a> {
 pub trait Scoped {
     /// The fields that say it.
     fn scope(&mut self) -> Scope<'_>;
+
+    /// The longest of its lists that [`MAX_LIST`] is about. A list of empty texts takes more than
+    /// ten times its bytes in the message, so it is checked before the request waits for anything.
+    fn longest_list(&self) -> usize {
+        0
+    }
+}
+
+/// A request whose lists are short.
+///
+/// # Errors
+/// INVALID_ARGUMENT: one is too long.
+pub(crate) fn short<R: Scoped>(request: R) -> Result<R, Status> {
+    match request.longest_list() {
+        0..=MAX_LIST => Ok(request),
+        many => {
+            let text = format!("a list of the request has {many} entries; the limit is {MAX_LIST}");
+            Err(Status::new(Code::INVALID_ARGUMENT, text))
+        }
+    }
 }
 
 macro_rules! about_the_daemon {
@@ -79,7 +103,6 @@ about_the_daemon!(
     ShowTraceRequest,
     VerifyAuditLogRequest,
     ShowSettingsRequest,
-    ChangeSettingsRequest,
     PrefetchSchemaRequest,
     OpenConsoleRequest
 );
@@ -93,6 +116,7 @@ about_a_tenant!(
     RevokeCredentialRequest,
     ListPoliciesRequest,
     ShowUsageRequest,
+    ShowCeilingRequest,
     ShowAuditRecordsRequest,
     ExplainCallRequest,
     TapCallsRequest
@@ -107,11 +131,39 @@ about_attachments!(
 );
 about_a_policy!(PushPolicyHeader, ShowPolicyRequest, DeletePolicyRequest);
 
+impl Scoped for ChangeCeilingRequest {
+    fn scope(&mut self) -> Scope<'_> {
+        Scope::Tenant(&mut self.tenant)
+    }
+
+    fn longest_list(&self) -> usize {
+        self.changes.len()
+    }
+}
+
+impl Scoped for ChangeSettingsRequest {
+    fn scope(&mut self) -> Scope<'_> {
+        Scope::Daemon
+    }
+
+    fn longest_list(&self) -> usize {
+        self.changes.len()
+    }
+}
+
 impl Scoped for AttachPolicyRequest {
     fn scope(&mut self) -> Scope<'_> {
         Scope::Owner {
             owner: &mut self.owner,
             party: Some(&mut self.party),
         }
+    }
+
+    fn longest_list(&self) -> usize {
+        let options = self.options.iter();
+        let lists =
+            options.flat_map(|its| [&its.hooks, &its.fields, &its.metadata, &its.capabilities]);
+        let longest = lists.flatten().map(|list| list.names.len()).max();
+        longest.unwrap_or(0)
     }
 }

@@ -19,12 +19,13 @@ use tonic::{Request, Response, Streaming};
 
 use crate::DESCRIPTOR_SET;
 use crate::limits::{
-    ASKS_QUEUED, HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES, OPERATORS_PUSHES, PUSH_BYTES,
-    PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES, PUSHES_PER_USER, REQUESTS_PER_CONNECTION,
-    TAP_INTERVAL,
+    ASKS_QUEUED, HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES, MAX_SMALL_MESSAGE_BYTES,
+    OPERATORS_PUSHES, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES, PUSHES_PER_USER,
+    REQUESTS_PER_CONNECTION, TAP_INTERVAL,
 };
 use crate::operations::{Answer, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
+use crate::scopes::short;
 use crate::status::{Secret, Status};
 
 pub use connections::Peer;
@@ -128,9 +129,9 @@ async fn serve(
         .http2_max_header_list_size(Some(HEADER_BYTES))
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
-        .add_service(health_service)
-        .add_service(v1)
-        .add_service(v1alpha);
+        .add_service(health_service.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES))
+        .add_service(v1.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES))
+        .add_service(v1alpha.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES));
     let server = add_services(server, &service, &health).await;
     drop(service);
     // Open connections would keep the thread: they end with it.
@@ -201,21 +202,19 @@ impl Service {
             // A client that has gone away misses it.
             let _gone = steps.try_send(Ok(PushPolicyResponse { content }));
         };
-        let mut order = {
-            let uid = caller.peer.uid;
-            let place = Place::take(&self.pushes, uid, (self.is_operator)(uid));
-            let _place = place.ok_or_else(|| {
-                let text = format!(
-                    "{PUSHES} pushes, or {PUSHES_PER_USER} of user {uid}, are being received, which is the limit"
-                );
-                Status::new(Code::RESOURCE_EXHAUSTED, text)
-            })?;
-            let order = tokio::time::timeout(PUSH_PATIENCE, order(pieces)).await;
-            order.map_err(|_elapsed| {
-                let text = format!("the push didn't arrive within {PUSH_PATIENCE:?}");
-                Status::new(Code::DEADLINE_EXCEEDED, text)
-            })??
-        };
+        let uid = caller.peer.uid;
+        // Until the answer: the daemon has the parts until then.
+        let _place = Place::take(&self.pushes, uid, (self.is_operator)(uid)).ok_or_else(|| {
+            let text = format!(
+                "{PUSHES} pushes, or {PUSHES_PER_USER} of user {uid}, are in progress, which is the limit: try again in a moment"
+            );
+            Status::new(Code::RESOURCE_EXHAUSTED, text)
+        })?;
+        let order = tokio::time::timeout(PUSH_PATIENCE, order(pieces)).await;
+        let mut order = order.map_err(|_elapsed| {
+            let text = format!("the push didn't arrive within {PUSH_PATIENCE:?}");
+            Status::new(Code::DEADLINE_EXCEEDED, text)
+        })??;
         let (begins, begun) = oneshot::channel();
         order.begins = Some(begins);
         let answer = self.ask(caller, Ask::PushPolicy(order));
@@ -315,6 +314,11 @@ async fn order(mut pieces: Streaming<PushPolicyRequest>) -> Result<PushOrder, St
     Ok(order)
 }
 
+/// Whether a request of the service may have a schema, or a piece of a policy.
+fn carries_schemas(service: &str) -> bool {
+    !matches!(service, "TenantService" | "CredentialService")
+}
+
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
 
 /// A stream of answers that a task makes. Its failure is the stream's last item.
@@ -349,7 +353,8 @@ macro_rules! method {
         {
             Box::pin(async move {
                 let caller = caller(&request)?;
-                match self.ask(caller, Ask::$method(request.into_inner())).await? {
+                let request = short(request.into_inner())?;
+                match self.ask(caller, Ask::$method(request)).await? {
                     Answer::$method(answer) => Ok(Response::new(answer)),
                     _ => Err(mixed_up().into()),
                 }
@@ -416,7 +421,11 @@ macro_rules! services {
                 let name = concat!("tollgate.admin.v1.", stringify!($service));
                 health.set_service_status(name, tonic_health::ServingStatus::Serving).await;
                 let its = $server::$wrapper::new(service.clone());
-                router.add_service(its.max_decoding_message_size(MAX_MESSAGE_BYTES))
+                let most = match carries_schemas(stringify!($service)) {
+                    true => MAX_MESSAGE_BYTES,
+                    false => MAX_SMALL_MESSAGE_BYTES,
+                };
+                router.add_service(its.max_decoding_message_size(most))
             };)*
             router
         }

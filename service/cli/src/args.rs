@@ -15,6 +15,7 @@ use tollgate::token::{TOKEN, TOKEN_FILE};
 use crate::admin::{Console, DaemonUpgrade, Prefetch, Status};
 use crate::audit::Audit;
 use crate::calls::{Explain, Tap, Trace};
+use crate::ceiling::CeilingCommand;
 use crate::check::Check;
 use crate::context::{self, ContextCommand};
 use crate::credential::CredentialCommand;
@@ -110,6 +111,7 @@ impl Cli {
             Command::Policy(args) => &mut args.acting.token_file,
             Command::Credential(args) => &mut args.acting.token_file,
             Command::Usage(args) => &mut args.acting.token_file,
+            Command::Ceiling(args) => &mut args.acting.token_file,
             Command::Audit(Audit::Show(args)) => &mut args.acting.token_file,
             Command::Call(args) if args.schema.token.token.is_none() => {
                 &mut args.schema.token.token_file
@@ -120,7 +122,9 @@ impl Cli {
             _ => return Ok(()),
         };
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        if token_file.is_none() && !is_set(TOKEN) && !is_set(TOKEN_FILE) {
+        // A context that is named counts more than a token that the shell happens to have.
+        let is_free = self.context.is_some() || !is_set(TOKEN) && !is_set(TOKEN_FILE);
+        if token_file.is_none() && is_free {
             *token_file = context.token_file;
         }
         Ok(())
@@ -150,6 +154,8 @@ pub(crate) enum Command {
     Policy(PolicyCommand),
     /// Add, list, rotate and revoke credentials of a tenant: tokens with a name, a role and an end
     Credential(CredentialCommand),
+    /// Show and change what a tenant may have at most
+    Ceiling(CeilingCommand),
     /// Show and verify the audit log: all administration, and faults of policies
     #[command(subcommand)]
     Audit(Audit),
@@ -357,6 +363,9 @@ mod tests {
             "tollgate policy release acl --tenant acme --service a.B --method C",
             "tollgate policy show acl --tenant acme --json",
             "tollgate policy diff acl@3 acl@4 --tenant acme --last 1000",
+            "tollgate ceiling show --token-file owner.token --json",
+            "tollgate ceiling set versions=20 isolation=process --tenant acme --dry-run",
+            "tollgate ceiling reset versions --yes",
             "tollgate audit show --last 5 --json",
             "tollgate audit verify --file audit.jsonl --head 7:ab",
             "tollgate audit verify --state DIR",
@@ -426,6 +435,8 @@ mod tests {
             "tollgate credential add --tenant acme",
             "tollgate credential add booking --role operator",
             "tollgate credential add booking --expires 30",
+            "tollgate ceiling set versions",
+            "tollgate ceiling set versions=1 --yes --dry-run",
             "tollgate context use",
             "tollgate policy detach acl@1 --tenant acme",
             "tollgate audit verify --state DIR --file F",

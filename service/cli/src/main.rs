@@ -4,7 +4,8 @@
 //!                       ┌─ admin         status, console, prefetch, upgrade: one request, one report
 //!                       ├─ audit         the log of all administration
 //! args  the commands    ├─ calls         single calls: explain, tap, trace
-//! usage their help      ├─ check         what is wrong with a host or a daemon, and how to mend it
+//! usage their help      ├─ ceiling       what a tenant may have at most
+//!   │                   ├─ check         what is wrong with a host or a daemon, and how to mend it
 //!   │                   ├─ context       daemons and tokens by name
 //!   │                   ├─ credential    who may act for a tenant
 //!   │                   ├─ daemon        its settings
@@ -24,6 +25,7 @@
 //! request  one request to the daemon   screen, attachment  a report within a screen    failure  a sentence, a code, a hint
 //! schema   .proto and JSON             render              JSON as text                output   standard output
 //! values   numbers, times, methods     metadata            key=value                   stderr   standard error
+//! confirm  asks before a change
 //! token    the tenant's                input               messages                    limits   bounds
 //! ```
 //!
@@ -41,7 +43,9 @@ mod args;
 mod attachment;
 mod audit;
 mod calls;
+mod ceiling;
 mod check;
+mod confirm;
 mod context;
 mod credential;
 mod daemon;
@@ -144,6 +148,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Tenant(command) => tenant::tenant(&cli.socket, command),
         Command::Policy(args) => policy::policy(&cli.socket, args),
         Command::Credential(args) => credential::credential(&cli.socket, args),
+        Command::Ceiling(args) => ceiling::ceiling(&cli.socket, args),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Context(command) => context::context(cli.typed_socket(), command),
         Command::Usage(args) => tenant_usage::usage(&cli.socket, args),

@@ -1,6 +1,5 @@
 //! `tollgate tenant …`: tenants and their tokens.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,11 +11,12 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
+use crate::confirm::confirm;
 use crate::failure::Failure;
+use crate::output;
 use crate::render::{flat, lines};
 use crate::request::{ask, of_blob, report, unexpected};
 use crate::values::{duration, number};
-use crate::{output, stderr};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tenant {
@@ -170,21 +170,12 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
     };
     if !is_sure {
         let has = report(socket, body(true))?;
-        if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-            let sentence = format!("tenant {tenant} isn't removed: confirmation needs a terminal");
-            return Err(
-                Failure::input(sentence).hint(format!("tollgate tenant remove {tenant} --yes"))
-            );
-        }
-        let removed = ending(&has, "would remove");
-        stderr::prompt(&format!("{removed}Remove tenant {tenant}? [y/N] "));
-        let mut answer = String::new();
-        let read = std::io::stdin().read_line(&mut answer);
-        read.map_err(|error| Failure::input(format_args!("the answer can't be read: {error}")))?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            let sentence = format!("tenant {tenant} isn't removed");
-            return Err(Failure::new(Code::CANCELLED, sentence));
-        }
+        confirm(
+            &ending(&has, "would remove"),
+            format_args!("Remove tenant {tenant}?"),
+            &format!("tenant {tenant} isn't removed"),
+            format_args!("tollgate tenant remove {tenant} --yes"),
+        )?;
     }
     Ok(ending(&report(socket, body(false))?, "removed"))
 }

@@ -13,8 +13,8 @@ use crate::error::{StoreError, contradiction, no_policy};
 use crate::model::hex;
 use crate::policy::PolicyVersion;
 use crate::tables::{
-    CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow, SLOTS, TENANTS, TOKENS,
-    format_of, in_order, table,
+    CEILINGS, CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow, SLOTS, TENANTS,
+    TOKENS, format_of, in_order, table,
 };
 
 /// Compares what tables say of each other, and modules with their digests: the tables' invariants.
@@ -26,6 +26,7 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
         return Ok(());
     }
     check_credentials(&read)?;
+    check_ceilings(&read)?;
     let (Some(policies), Some(modules)) = (table(&read, POLICIES)?, table(&read, MODULES)?) else {
         return Ok(());
     };
@@ -82,6 +83,22 @@ fn check_credentials(read: &ReadTransaction) -> Result<(), StoreError> {
     }
     if tokens.len()? != of_credentials {
         return Err(contradiction("a token belongs to no credential".to_owned()));
+    }
+    Ok(())
+}
+
+/// Ceilings belong to tenants, or to all.
+fn check_ceilings(read: &ReadTransaction) -> Result<(), StoreError> {
+    let (Some(tenants), Some(ceilings)) = (table(read, TENANTS)?, table(read, CEILINGS)?) else {
+        return Ok(());
+    };
+    for row in ceilings.iter()? {
+        let (key, _) = row?;
+        let (tenant, _) = key.value();
+        if !tenant.is_empty() && tenants.get(tenant)?.is_none() {
+            let what = format!("a ceiling belongs to tenant {tenant:?}, which doesn't exist");
+            return Err(contradiction(what));
+        }
     }
     Ok(())
 }

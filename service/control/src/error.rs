@@ -81,6 +81,16 @@ pub enum StoreError {
     },
     #[error("there are {limit} {what} already, which is the limit")]
     Full { what: &'static str, limit: usize },
+    #[error("{sentence}")]
+    AtCeiling { sentence: String },
+    #[error("a ceiling has no key {key:?}; it has {keys}")]
+    NoCeilingKey { key: String, keys: String },
+    #[error("the ceiling's key {key} takes {values}, not {value:?}")]
+    CeilingValue {
+        key: &'static str,
+        value: String,
+        values: &'static str,
+    },
     #[error("the daemon is being upgraded; changes are rejected until the upgrade ends")]
     HandedOver,
     #[error("another daemon uses the state in {path}")]
@@ -139,6 +149,8 @@ impl StoreError {
             | E::Reference { .. }
             | E::TooLarge { .. }
             | E::OutOfRange { .. }
+            | E::NoCeilingKey { .. }
+            | E::CeilingValue { .. }
             | E::Lifetime { .. }
             | E::TooMany { .. } => Cause::Invalid,
             E::Step { .. } | E::Needed { .. } => Cause::State,
@@ -148,7 +160,7 @@ impl StoreError {
             | E::NoPolicy { .. }
             | E::NoPolicyNamed { .. }
             | E::NotAttached { .. } => Cause::Missing,
-            E::Full { .. } => Cause::Limit,
+            E::Full { .. } | E::AtCeiling { .. } => Cause::Limit,
             E::HandedOver => Cause::Away,
             E::InUse { .. }
             | E::Format { .. }

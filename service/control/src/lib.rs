@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+mod ceiling;
 mod check;
 mod disk;
 mod error;
@@ -26,6 +27,9 @@ mod slot;
 mod store;
 mod tables;
 
+pub use ceiling::{
+    Ceiling, CeilingKey, CeilingValues, KEYS as CEILING_KEYS, LANGUAGES, at_ceiling,
+};
 pub use error::{Cause, StoreError};
 pub use model::{
     ALL, Attachment, Credential, FIRST_CREDENTIAL, Holdings, Identity, Isolation, OnFault, Options,
@@ -34,7 +38,7 @@ pub use model::{
 pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};
 pub use slot::{Candidate, Slot, SlotError, Trial};
-pub use store::Store;
+pub use store::{Store, changed_values};
 
 #[cfg(test)]
 mod tests;

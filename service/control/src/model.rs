@@ -256,7 +256,10 @@ impl Default for Options {
 
 impl Options {
     /// Checks the limits of the file. The meaning of names is checked when the policy is attached.
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// A value is out of its range, or a list or a name in it is too long.
+    pub fn check(&self) -> Result<(), StoreError> {
         let range = |what, value: u32, range: std::ops::RangeInclusive<u32>| {
             if range.contains(&value) {
                 return Ok(());

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 
 use redb::{ReadableTable, WriteTransaction};
 
+use crate::ceiling::{Ceiling, CeilingValues, at_ceiling};
 use crate::error::{StoreError, full, no_policy, no_tenant};
 use crate::limits;
 use crate::model::{ALL, Attachment, Holdings};
 use crate::policy::{Owner, PolicyVersion};
 use crate::tables::{
-    Digest, META, MODULES, POLICIES, Place, PolicyKey, PolicyRow, SLOTS, TENANTS, encode, in_order,
-    key_of,
+    CEILINGS, Digest, META, MODULES, POLICIES, Place, PolicyKey, PolicyRow, SLOTS, TENANTS, encode,
+    in_order, key_of,
 };
 
 pub(crate) fn put(change: &WriteTransaction, attachment: &Attachment) -> Result<(), StoreError> {
@@ -34,8 +35,16 @@ pub(crate) fn put(change: &WriteTransaction, attachment: &Attachment) -> Result<
     let place = match place {
         Some(place) => place,
         None => {
-            if attached_to(&slots, &owner)?.len() >= limits::MAX_ATTACHMENTS {
+            let has = attached_to(&slots, &owner)?.len();
+            if has >= limits::MAX_ATTACHMENTS {
                 return Err(full("attachments of this owner", limits::MAX_ATTACHMENTS));
+            }
+            if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling_in(change, &owner)?)
+                && has >= ceiling.attachments as usize
+            {
+                let has = format!("there are {has} attachments");
+                let sentence = at_ceiling(tenant, has, "attachments", ceiling.attachments);
+                return Err(StoreError::AtCeiling { sentence });
             }
             next_place(change)?
         }
@@ -43,6 +52,87 @@ pub(crate) fn put(change: &WriteTransaction, attachment: &Attachment) -> Result<
     let row = encode(&attachment.slot, &attachment.options)?;
     slots.insert(key, (place, row.as_slice()))?;
     Ok(())
+}
+
+/// The key of the default ceiling's rows: no tenant has this name.
+pub(crate) const DEFAULT_CEILING: &str = "";
+
+/// The ceiling of an owner within a transaction; `None`: the provider has none.
+pub(crate) fn ceiling_in(
+    change: &WriteTransaction,
+    owner: &Owner,
+) -> Result<Option<Ceiling>, StoreError> {
+    let Some(tenant) = owner.tenant() else {
+        return Ok(None);
+    };
+    let ceilings = change.open_table(CEILINGS)?;
+    let (own, default) = (
+        ceiling_values(&ceilings, tenant)?,
+        ceiling_values(&ceilings, DEFAULT_CEILING)?,
+    );
+    Ok(Some(Ceiling::of(&own, &default)))
+}
+
+/// The values that were set for a tenant, or for all.
+pub(crate) fn ceiling_values(
+    ceilings: &impl ReadableTable<(&'static str, &'static str), &'static str>,
+    of: &str,
+) -> Result<CeilingValues, StoreError> {
+    let after = successor(of);
+    let rows = ceilings.range((of, "")..(after.as_str(), ""))?;
+    let owned = |row: Result<_, redb::StorageError>| {
+        let (key, value): (
+            redb::AccessGuard<'_, (&str, &str)>,
+            redb::AccessGuard<'_, &str>,
+        ) = row?;
+        Ok((key.value().1.to_owned(), value.value().to_owned()))
+    };
+    rows.map(owned).collect()
+}
+
+/// Checks that one more version of this size fits under its owner's ceiling.
+pub(crate) fn check_versions(
+    change: &WriteTransaction,
+    owner: &Owner,
+    bytes: u64,
+) -> Result<(), StoreError> {
+    let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling_in(change, owner)?) else {
+        return Ok(());
+    };
+    let (policies, modules) = (change.open_table(POLICIES)?, change.open_table(MODULES)?);
+    let (versions, held) = stored_of(&policies, &modules, tenant)?;
+    let sentence = if versions >= u64::from(ceiling.versions) {
+        let has = format!("there are {versions} versions of policies");
+        at_ceiling(tenant, has, "versions", ceiling.versions)
+    } else if held + bytes > ceiling.module_bytes {
+        let has = format!(
+            "with this version's {bytes} bytes there would be {}",
+            held + bytes
+        );
+        at_ceiling(tenant, has, "module_mib", ceiling.module_bytes >> 20)
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::AtCeiling { sentence })
+}
+
+/// The number of an owner's versions, and their bytes with their configurations.
+pub(crate) fn stored_of(
+    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
+    modules: &impl ReadableTable<Digest, (u32, &'static [u8])>,
+    owner: &str,
+) -> Result<(u64, u64), StoreError> {
+    let after = successor(owner);
+    let (mut versions, mut bytes) = (0, 0);
+    for row in policies.range((owner, "", 0)..(after.as_str(), "", 0))? {
+        let (_, row) = row?;
+        let (digest, config) = row.value();
+        let module = modules.get(digest)?;
+        let module = module.map_or(0, |module| module.value().1.len());
+        versions += 1;
+        bytes += (module + config.map_or(0, <[u8]>::len)) as u64;
+    }
+    Ok((versions, bytes))
 }
 
 pub(crate) fn attached_to(

@@ -37,14 +37,17 @@ use crate::error::{StoreError, contradiction};
 use crate::lent::{Held, Lent};
 use crate::pair::{self, Restored};
 use crate::tables::{
-    AUDIT, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES, PLACEMENTS, POLICIES, SETTINGS,
-    SLOTS, TENANTS, TOKENS, builder, last_record, prepare,
+    AUDIT, CEILINGS, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES, PLACEMENTS, POLICIES,
+    SETTINGS, SLOTS, TENANTS, TOKENS, builder, last_record, prepare,
 };
 
+mod ceilings;
 mod credentials;
 mod policies;
 mod settings;
 mod tenants;
+
+pub use ceilings::changed_values;
 
 /// The daemon's stored configuration, kept across restarts.
 #[derive(Debug)]
@@ -255,6 +258,7 @@ impl Store {
         copy_table(&from, &to, SLOTS)?;
         copy_table(&from, &to, SETTINGS)?;
         copy_table(&from, &to, PLACEMENTS)?;
+        copy_table(&from, &to, CEILINGS)?;
         Ok(to.commit()?)
     }
 

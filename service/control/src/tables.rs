@@ -11,6 +11,7 @@
 //!   slots        (owner, tenant, service, method, side, party, policy) -> (place in the chain, versions and options as JSON)
 //!   settings     a setting of the daemon's                          -> what it was set to at run time
 //!   placements   a tenant that doesn't live where its name says     -> the number of its runtime
+//!   ceilings     (tenant or, for the default, nothing; key)            -> value
 //!   audit        "last"                                             -> the audit log's newest line
 //! ```
 //!
@@ -24,10 +25,10 @@
 //! owners either, and `attachments` (tenant, service, method, side, policy) -> (place, version)
 //! instead of `slots`.
 //!
-//! Invariants: every credential's tenant exists; `digests` has the credentials' tokens, each with
-//! its credential's end, their tokens before that have a grace, and no others; every policy's
-//! module is in `modules` with the number of its users, and no other; every version that a slot
-//! names is in `policies`. [`crate::check`] compares them.
+//! Invariants: every credential's and ceiling's tenant exists; `digests` has the credentials'
+//! tokens, each with its credential's end, their tokens before that have a grace, and no others;
+//! every policy's module is in `modules` with the number of its users, and no other; every version
+//! that a slot names is in `policies`. [`crate::check`] compares them.
 
 use redb::{
     Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
@@ -53,6 +54,7 @@ pub(crate) const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition:
 pub(crate) const SLOTS: TableDefinition<Place, (u64, &[u8])> = TableDefinition::new("slots");
 pub(crate) const SETTINGS: TableDefinition<&str, &str> = TableDefinition::new("settings");
 pub(crate) const PLACEMENTS: TableDefinition<&str, u32> = TableDefinition::new("placements");
+pub(crate) const CEILINGS: TableDefinition<(&str, &str), &str> = TableDefinition::new("ceilings");
 pub(crate) const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
 
 /// Of formats 1 and 2.
@@ -147,6 +149,7 @@ pub(crate) fn prepare(database: &Database, path: &str) -> Result<Option<u32>, St
         change.open_table(SLOTS)?;
         change.open_table(SETTINGS)?;
         change.open_table(PLACEMENTS)?;
+        change.open_table(CEILINGS)?;
         change.open_table(AUDIT)?;
         if found == 1 {
             attachments_to_slots(&change)?;
@@ -181,6 +184,7 @@ pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
         && table(read, SLOTS)?.is_some()
         && table(read, SETTINGS)?.is_some()
         && table(read, PLACEMENTS)?.is_some()
+        && table(read, CEILINGS)?.is_some()
         && table(read, AUDIT)?.is_some())
 }
 

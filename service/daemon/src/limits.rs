@@ -152,6 +152,15 @@ pub const TAP_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of the JSON message for `tollgate explain`.
 pub const MAX_EXPLAINED: usize = 4 << 20;
 
+/// The longest probation of a version on trial: 30 days.
+pub const MAX_PROBATION: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// How often a watch over a probation looks whether another change has ended it.
+pub const PROBATION_LOOK: Duration = Duration::from_secs(60);
+
+/// Bytes of the audit records in one answer to a tenant. Older ones are left out. A record has at
+/// most 20 KiB.
+pub const MAX_TENANTS_RECORDS_BYTES: usize = 1 << 20;
+
 /// Fresh instances that a comparison of two versions makes: one per fault.
 pub const REPLAY_INSTANCES: usize = 100;
 

@@ -9,10 +9,13 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio::time::Sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-use crate::limits::{ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, OPERATORS_CONNECTIONS};
+use crate::limits::{
+    ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, FIRST_BYTE, OPERATORS_CONNECTIONS,
+};
 
 /// The process at the other end of a connection, when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +114,8 @@ impl Drop for Place {
 pub(super) struct Connection {
     stream: UnixStream,
     peer: Peer,
+    /// Until its first byte has come. From then on, the server's pings find a dead one.
+    silent: Option<Pin<Box<Sleep>>>,
     _place: Place,
 }
 
@@ -146,6 +151,7 @@ pub(super) fn accepted(
             let connection = Connection {
                 stream,
                 peer: Peer { uid, pid },
+                silent: Some(Box::pin(tokio::time::sleep(FIRST_BYTE))),
                 _place: place,
             };
             if sender.send(Ok(connection)).await.is_err() {
@@ -170,7 +176,17 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(cx, into)
+        let connection = self.get_mut();
+        let before = into.filled().len();
+        let read = Pin::new(&mut connection.stream).poll_read(cx, into);
+        if let Some(silent) = &mut connection.silent {
+            if into.filled().len() > before {
+                connection.silent = None;
+            } else if read.is_pending() && silent.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        read
     }
 }
 

@@ -225,7 +225,9 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
     assert_eq!(
         refused.message,
-        "8 pushes, or 2 of user 1, are being received, which is the limit"
+        format!(
+            "{PUSHES} pushes, or {PUSHES_PER_USER} of user 1, are in progress, which is the limit: try again in a moment"
+        )
     );
     // A client that sends half of a request and stops: others are served meanwhile.
     let mut half = UnixStream::connect(&served.path).unwrap();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::limits::MAX_DETAILS_BYTES;
-use crate::model::hex;
+use crate::model::{TokenDigest, hex};
 
 /// The actor of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub enum Actor {
         tenant: String,
         /// Its credential.
         name: String,
+        /// The token, which may have ended since it was checked.
+        token: TokenDigest,
     },
     /// The daemon itself.
     Daemon,
@@ -35,7 +37,9 @@ impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Actor::Admin { uid, pid } => write!(f, "uid {uid} pid {pid}"),
-            Actor::Credential { tenant, name } => write!(f, "tenant {tenant} credential {name}"),
+            Actor::Credential { tenant, name, .. } => {
+                write!(f, "tenant {tenant} credential {name}")
+            }
             Actor::Daemon => f.write_str("daemon"),
         }
     }
@@ -48,6 +52,7 @@ pub enum Event {
     TenantAdd,
     TenantMove,
     TenantRemove,
+    CeilingChange,
     CredentialAdd,
     CredentialRotate,
     CredentialRevoke,
@@ -80,6 +85,7 @@ impl Event {
             Event::TenantAdd => "tenant-add",
             Event::TenantMove => "tenant-move",
             Event::TenantRemove => "tenant-remove",
+            Event::CeilingChange => "ceiling-change",
             Event::CredentialAdd => "credential-add",
             Event::CredentialRotate => "credential-rotate",
             Event::CredentialRevoke => "credential-revoke",

@@ -13,8 +13,8 @@ use crate::model::{
 };
 use crate::policy::{Owner, PolicyVersion};
 use crate::rows::{
-    attached_to, forget_version, kept_versions, make_room, names_kept, names_used, put,
-    require_owner, require_owner_in, use_module,
+    attached_to, check_versions, forget_version, kept_versions, make_room, names_kept, names_used,
+    put, require_owner, require_owner_in, stored_of, use_module,
 };
 use crate::tables::{COUNTERS, MODULES, POLICIES, SLOTS, TENANTS, in_order, key_of};
 
@@ -55,6 +55,8 @@ impl Store {
             let exhausted = full("versions of this policy", u32::MAX as usize);
             let version = last.unwrap_or(0).checked_add(1).ok_or(exhausted)?;
             make_room(change, owner, name)?;
+            let bytes = wasm.len() + config.map_or(0, <[u8]>::len);
+            check_versions(change, owner, bytes as u64)?;
             counters.insert((key, name), version)?;
             let digest = sha256(wasm);
             use_module(change, digest, wasm)?;
@@ -124,6 +126,20 @@ impl Store {
             let shown: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
             let details = json!({"owner": owner.to_string(), "policies": shown});
             Ok((deleted, note(actor, Event::PolicyDelete, details)))
+        })
+    }
+
+    /// The number of a tenant's versions, and their bytes with their configurations.
+    ///
+    /// # Errors
+    /// The file failed.
+    pub fn stored_of(&self, tenant: &str) -> Result<(u64, u64), StoreError> {
+        self.read(|read| {
+            stored_of(
+                &read.open_table(POLICIES)?,
+                &read.open_table(MODULES)?,
+                tenant,
+            )
         })
     }
 

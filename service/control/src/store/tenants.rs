@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use redb::{ReadableTable, ReadableTableMetadata};
 use serde_json::{Value, json};
 
+use super::ceilings::forget_ceiling;
 use super::credentials::{forget_credentials, put_credential};
 use super::{Store, note};
 use crate::audit::{Actor, Event};
@@ -53,6 +54,7 @@ impl Store {
                 return Err(no_tenant(tenant));
             }
             forget_credentials(change, tenant)?;
+            forget_ceiling(change, tenant)?;
             change.open_table(PLACEMENTS)?.remove(tenant)?;
             let mut slots = change.open_table(SLOTS)?;
             let had = holdings(&change.open_table(POLICIES)?, &slots, tenant)?;

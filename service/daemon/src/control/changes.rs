@@ -4,8 +4,10 @@
 //! Reads, records of the audit log, and the addition of a tenant or a version need no lock.
 
 use tokio::sync::{Mutex, MutexGuard};
+use tollgate_control::audit::Actor;
 use tollgate_control::{Owner, Store, StoreError};
 use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
 
 use crate::control::refusals::store_failed;
 
@@ -29,25 +31,47 @@ impl Changes {
         &self.store
     }
 
-    /// Begins an operator's change.
+    /// Begins an actor's change.
     ///
     /// # Errors
-    /// Another process is about to take over; changes would be lost.
-    pub(super) async fn begin(&self) -> Result<OneAtATime<'_>, Status> {
+    /// UNAVAILABLE: another process is about to take over; changes would be lost. UNAUTHENTICATED:
+    /// see [`Changes::require_actor`].
+    pub(super) async fn begin(&self, actor: &Actor) -> Result<OneAtATime<'_>, Status> {
         if self.store.is_held() {
             return Err(store_failed(&StoreError::HandedOver));
         }
-        Ok(self.changing.lock().await)
+        let changing = self.changing.lock().await;
+        self.require_actor(actor)?;
+        Ok(changing)
+    }
+
+    /// Checks that the actor's token hasn't ended since its request came: whoever revokes a
+    /// credential, or rotates it, can rely on it that the old token changes nothing afterwards.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED: it has.
+    pub(super) fn require_actor(&self, actor: &Actor) -> Result<(), Status> {
+        let Actor::Credential {
+            tenant,
+            name,
+            token,
+        } = actor
+        else {
+            return Ok(());
+        };
+        let found = self.store.identity_of(token);
+        if found.map_err(|error| store_failed(&error))?.is_some() {
+            return Ok(());
+        }
+        let text = format!(
+            "the token of credential {name} of tenant {tenant} ended before the request began"
+        );
+        Err(Status::new(Code::UNAUTHENTICATED, text))
     }
 
     /// Begins a change that the daemon makes by itself.
     pub(super) async fn begin_own(&self) -> OneAtATime<'_> {
         self.changing.lock().await
-    }
-
-    /// Begins a change now; `None`: another one is in progress.
-    pub(super) fn try_begin(&self) -> Option<OneAtATime<'_>> {
-        self.changing.try_lock().ok()
     }
 
     /// The provider always exists.

@@ -22,6 +22,7 @@ mod answers;
 mod api;
 mod apps;
 mod authentication;
+mod budget;
 mod changes;
 mod dev;
 mod error;

@@ -7,64 +7,49 @@ use std::rc::Rc;
 
 use prost_types::Struct;
 use tollgate_admin::proto::*;
-use tollgate_admin::{Authorized, Handler, Principal, PushOrder, Status, TapPoll};
+use tollgate_admin::{Authorized, Handler, PushOrder, Status, TapPoll};
+use tollgate_control::Owner as Owned;
 use tollgate_control::audit::Actor;
-use tollgate_control::{Isolation as Isolated, Owner as Owned};
 use tollgate_shm_abi::messages::{self, Empty, RequestBody, ResponseBody};
-use tollgate_shm_abi::messages::{
-    ISOLATION_NONE, PARTY_PROVIDER_PRE, STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK,
-};
+use tollgate_shm_abi::messages::{PARTY_PROVIDER_PRE, STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::Answer;
-use crate::control::api::principal::actor;
 use crate::control::api::words::{
     blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
 };
-use crate::control::operators::{admin, ending, report, usage};
+use crate::control::operators::{admin, ceilings, ending, report, usage};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
 type Result<T> = std::result::Result<T, Status>;
 
-/// The control plane as the API's handler.
-pub(super) struct Api(pub(super) Rc<Control>);
+/// The control plane as the handler of one request.
+pub(super) struct Api {
+    pub(super) control: Rc<Control>,
+    /// The sender.
+    pub(super) actor: Actor,
+}
 
 /// What stands for every tenant or service in the provider's targets.
 const ALL: &str = "*";
 
 impl Api {
     /// Carries out a request in the control socket's words.
-    async fn answer(&self, actor: Actor, body: RequestBody, fds: Vec<OwnedFd>) -> Result<Answer> {
-        let answer = admin::handle(&self.0, actor, body, fds).await;
+    async fn answer(&self, body: RequestBody, fds: Vec<OwnedFd>) -> Result<Answer> {
+        let answer = admin::handle(&self.control, self.actor.clone(), body, fds).await;
         answer.map_err(refused)
     }
 
-    async fn report(
-        &self,
-        actor: Actor,
-        body: RequestBody,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Option<Struct>> {
-        report_of(&self.answer(actor, body, fds).await?)
+    async fn report(&self, body: RequestBody, fds: Vec<OwnedFd>) -> Result<Option<Struct>> {
+        report_of(&self.answer(body, fds).await?)
     }
 
-    async fn step(
-        &self,
-        actor: Actor,
-        at: Option<&PolicySelection>,
-        step: i32,
-    ) -> Result<Option<Struct>> {
+    async fn step(&self, at: Option<&PolicySelection>, step: i32) -> Result<Option<Struct>> {
         let at = Some(selection(at)?);
         let body = RequestBody::PolicyStep(messages::PolicyStep { at, step });
-        self.report(actor, body, Vec::new()).await
+        self.report(body, Vec::new()).await
     }
-}
-
-/// The request, and its sender for the audit log.
-fn parts<R>(request: Authorized<R>) -> (R, Actor) {
-    let (request, principal) = request.into_parts();
-    (request, actor(&principal))
 }
 
 fn unexpected() -> Status {
@@ -81,10 +66,10 @@ impl Handler for Api {
     // ---- tenants ----
 
     async fn add_tenant(&self, request: Authorized<AddTenantRequest>) -> Result<AddTenantResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let name = request.tenant;
         let body = RequestBody::TenantAdd(messages::TenantAdd { name });
-        match self.answer(actor, body, Vec::new()).await?.body {
+        match self.answer(body, Vec::new()).await?.body {
             ResponseBody::TenantAdded(added) => Ok(AddTenantResponse { token: added.token }),
             _ => Err(unexpected()),
         }
@@ -94,7 +79,7 @@ impl Handler for Api {
         &self,
         _request: Authorized<ListTenantsRequest>,
     ) -> Result<ListTenantsResponse> {
-        let tenants = self.0.changes.store().tenants();
+        let tenants = self.control.changes.store().tenants();
         let tenants = tenants.map_err(|error| refused(store_failed(&error)))?;
         Ok(ListTenantsResponse { tenants })
     }
@@ -103,12 +88,12 @@ impl Handler for Api {
         &self,
         request: Authorized<RemoveTenantRequest>,
     ) -> Result<RemoveTenantResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let body = RequestBody::TenantRemove(messages::TenantRemove {
             tenant: request.tenant,
             is_question: request.dry_run,
         });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(RemoveTenantResponse { report })
     }
 
@@ -116,19 +101,35 @@ impl Handler for Api {
         &self,
         request: Authorized<MoveTenantRequest>,
     ) -> Result<MoveTenantResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let body = RequestBody::TenantMove(messages::TenantMove {
             tenant: request.tenant,
             runtime: request.runtime,
         });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(MoveTenantResponse { report })
     }
 
     async fn show_usage(&self, request: Authorized<ShowUsageRequest>) -> Result<ShowUsageResponse> {
-        usage::usage(&self.0, &request.tenant)
+        usage::usage(&self.control, &request.tenant)
             .await
             .map_err(refused)
+    }
+
+    async fn show_ceiling(
+        &self,
+        request: Authorized<ShowCeilingRequest>,
+    ) -> Result<ShowCeilingResponse> {
+        ceilings::show(&self.control, &request.tenant).map_err(refused)
+    }
+
+    async fn change_ceiling(
+        &self,
+        request: Authorized<ChangeCeilingRequest>,
+    ) -> Result<ChangeCeilingResponse> {
+        let (actor, request) = (self.actor.clone(), request.into_request());
+        let changed = ceilings::change(&self.control, actor, request).await;
+        changed.map_err(refused)
     }
 
     // ---- credentials ----
@@ -137,16 +138,22 @@ impl Handler for Api {
         &self,
         request: Authorized<AddCredentialRequest>,
     ) -> Result<AddCredentialResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let role = role(request.role)?;
         let lifetime = request
             .lifetime
             .map(|lifetime| duration("lifetime", lifetime));
         let lifetime = lifetime.transpose()?;
-        let control = &self.0;
-        let _one_at_a_time = control.changes.begin().await.map_err(refused)?;
+        let (control, actor) = (&self.control, &self.actor);
+        let _one_at_a_time = control.changes.begin(actor).await.map_err(refused)?;
         let store = control.changes.store();
-        let token = store.add_credential(actor, &request.tenant, &request.name, role, lifetime);
+        let token = store.add_credential(
+            actor.clone(),
+            &request.tenant,
+            &request.name,
+            role,
+            lifetime,
+        );
         let token = token.map_err(|error| refused(store_failed(&error)))?;
         control.apps.sessions.token_ends();
         Ok(AddCredentialResponse {
@@ -158,7 +165,7 @@ impl Handler for Api {
         &self,
         request: Authorized<ListCredentialsRequest>,
     ) -> Result<ListCredentialsResponse> {
-        let found = self.0.changes.store().credentials(&request.tenant);
+        let found = self.control.changes.store().credentials(&request.tenant);
         let found = found.map_err(|error| refused(store_failed(&error)))?;
         Ok(ListCredentialsResponse {
             credentials: found.into_iter().map(credential).collect(),
@@ -169,7 +176,7 @@ impl Handler for Api {
         &self,
         request: Authorized<RotateCredentialRequest>,
     ) -> Result<RotateCredentialResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let grace = request.grace.map(|grace| duration("grace", grace));
         let of = ending::Of {
             tenant: &request.tenant,
@@ -177,7 +184,7 @@ impl Handler for Api {
             keep_sessions: request.keep_sessions,
         };
         let grace = grace.transpose()?.unwrap_or_default();
-        let token = ending::rotate(&self.0, actor, of, grace).await;
+        let token = ending::rotate(&self.control, self.actor.clone(), of, grace).await;
         Ok(RotateCredentialResponse {
             token: token.map_err(refused)?.reveal().to_owned(),
         })
@@ -187,13 +194,15 @@ impl Handler for Api {
         &self,
         request: Authorized<RevokeCredentialRequest>,
     ) -> Result<RevokeCredentialResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let of = ending::Of {
             tenant: &request.tenant,
             credential: &request.name,
             keep_sessions: request.keep_sessions,
         };
-        let ended = ending::revoke(&self.0, actor, of).await.map_err(refused)?;
+        let ended = ending::revoke(&self.control, self.actor.clone(), of)
+            .await
+            .map_err(refused)?;
         Ok(RevokeCredentialResponse {
             ended_sessions: ended as u32,
         })
@@ -202,7 +211,7 @@ impl Handler for Api {
     // ---- policies ----
 
     async fn push_policy(&self, request: Authorized<PushOrder>) -> Result<PushedPolicy> {
-        let (order, actor) = parts(request);
+        let order = request.into_request();
         let PushOrder {
             header,
             mut parts,
@@ -235,7 +244,7 @@ impl Handler for Api {
         let parts = [Some(module), config, description, proof, schema];
         let parts = parts.into_iter().flatten();
         let fds = parts.map(|part| blob(&part)).collect::<Result<_>>()?;
-        match self.answer(actor, body, fds).await?.body {
+        match self.answer(body, fds).await?.body {
             ResponseBody::PolicyPushed(pushed) => Ok(PushedPolicy {
                 name: pushed.name,
                 version: pushed.version,
@@ -249,16 +258,9 @@ impl Handler for Api {
         &self,
         request: Authorized<AttachPolicyRequest>,
     ) -> Result<AttachPolicyResponse> {
-        let is_tenants = matches!(request.principal(), Principal::Tenant { .. });
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let owner = request.owner.unwrap_or_default();
         let options = request.options.map(options).transpose()?;
-        let isolation = options.as_ref().and_then(|options| options.isolation);
-        let is_configured = self.0.config().policies.isolation == Isolated::Process;
-        if is_tenants && is_configured && isolation == Some(ISOLATION_NONE) {
-            let text = "the operator runs tenants' policies in processes; only an operator may attach a policy without one";
-            return Err(Status::new(Code::PERMISSION_DENIED, text));
-        }
         let or_all = |name: String| match name.is_empty() && owner.provider {
             true => ALL.to_owned(),
             false => name,
@@ -275,11 +277,7 @@ impl Handler for Api {
             options,
             has_schema: !request.schema.is_empty(),
         });
-        match self
-            .answer(actor, body, schema(&request.schema)?)
-            .await?
-            .body
-        {
+        match self.answer(body, schema(&request.schema)?).await?.body {
             ResponseBody::Done(done) => Ok(AttachPolicyResponse {
                 warnings: done.warnings,
             }),
@@ -291,9 +289,9 @@ impl Handler for Api {
         &self,
         request: Authorized<DetachPolicyRequest>,
     ) -> Result<DetachPolicyResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let body = RequestBody::PolicyDetach(selection(request.at.as_ref())?);
-        self.answer(actor, body, Vec::new()).await?;
+        self.answer(body, Vec::new()).await?;
         Ok(DetachPolicyResponse {})
     }
 
@@ -301,7 +299,7 @@ impl Handler for Api {
         &self,
         request: Authorized<UpgradePolicyRequest>,
     ) -> Result<UpgradePolicyResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let probation = request.probation.map(|time| duration("probation", time));
         let probation = probation.transpose()?;
         let body = RequestBody::PolicyUpgrade(messages::PolicyUpgrade {
@@ -312,7 +310,7 @@ impl Handler for Api {
             probation_ms: probation.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             has_schema: !request.schema.is_empty(),
         });
-        let report = self.report(actor, body, schema(&request.schema)?).await?;
+        let report = self.report(body, schema(&request.schema)?).await?;
         Ok(UpgradePolicyResponse { report })
     }
 
@@ -320,8 +318,8 @@ impl Handler for Api {
         &self,
         request: Authorized<PromotePolicyRequest>,
     ) -> Result<PromotePolicyResponse> {
-        let (request, actor) = parts(request);
-        let report = self.step(actor, request.at.as_ref(), STEP_PROMOTE).await?;
+        let request = request.into_request();
+        let report = self.step(request.at.as_ref(), STEP_PROMOTE).await?;
         Ok(PromotePolicyResponse { report })
     }
 
@@ -329,8 +327,8 @@ impl Handler for Api {
         &self,
         request: Authorized<RollBackPolicyRequest>,
     ) -> Result<RollBackPolicyResponse> {
-        let (request, actor) = parts(request);
-        let report = self.step(actor, request.at.as_ref(), STEP_ROLLBACK).await?;
+        let request = request.into_request();
+        let report = self.step(request.at.as_ref(), STEP_ROLLBACK).await?;
         Ok(RollBackPolicyResponse { report })
     }
 
@@ -338,8 +336,8 @@ impl Handler for Api {
         &self,
         request: Authorized<ReleasePolicyRequest>,
     ) -> Result<ReleasePolicyResponse> {
-        let (request, actor) = parts(request);
-        let report = self.step(actor, request.at.as_ref(), STEP_RELEASE).await?;
+        let request = request.into_request();
+        let report = self.step(request.at.as_ref(), STEP_RELEASE).await?;
         Ok(ReleasePolicyResponse { report })
     }
 
@@ -347,7 +345,7 @@ impl Handler for Api {
         &self,
         request: Authorized<ListPoliciesRequest>,
     ) -> Result<ListPoliciesResponse> {
-        let control = &self.0;
+        let control = &self.control;
         let tenant = Some(request.tenant.clone()).filter(|tenant| !tenant.is_empty());
         let owner = tenant.map(Owned::Tenant);
         let required = owner
@@ -366,7 +364,7 @@ impl Handler for Api {
         &self,
         request: Authorized<ShowPolicyRequest>,
     ) -> Result<ShowPolicyResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let owner = request.owner.unwrap_or_default();
         let body = RequestBody::PolicyShow(messages::PolicyShow {
             policy: request.name,
@@ -374,7 +372,7 @@ impl Handler for Api {
             tenant: owner.tenant,
             provider: owner.provider,
         });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(ShowPolicyResponse { report })
     }
 
@@ -382,14 +380,14 @@ impl Handler for Api {
         &self,
         request: Authorized<DiffPolicyRequest>,
     ) -> Result<DiffPolicyResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let body = RequestBody::PolicyDiff(messages::PolicyDiff {
             at: Some(selection(request.at.as_ref())?),
             before: request.before,
             after: request.after,
             last: request.last,
         });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(DiffPolicyResponse { report })
     }
 
@@ -397,7 +395,7 @@ impl Handler for Api {
         &self,
         request: Authorized<DeletePolicyRequest>,
     ) -> Result<DeletePolicyResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let owner = request.owner.unwrap_or_default();
         let request = messages::PolicyDelete {
             policy: request.name,
@@ -405,7 +403,7 @@ impl Handler for Api {
             tenant: owner.tenant,
             provider: owner.provider,
         };
-        let deleted = ending::delete(&self.0.changes, actor, request).await;
+        let deleted = ending::delete(&self.control.changes, self.actor.clone(), request).await;
         let deleted = deleted.map_err(refused)?.into_iter();
         Ok(DeletePolicyResponse {
             deleted: deleted.map(|version| version.to_string()).collect(),
@@ -414,20 +412,21 @@ impl Handler for Api {
 
     // ---- observation ----
 
-    async fn get_status(&self, request: Authorized<GetStatusRequest>) -> Result<GetStatusResponse> {
-        let (_, actor) = parts(request);
+    async fn get_status(
+        &self,
+        _request: Authorized<GetStatusRequest>,
+    ) -> Result<GetStatusResponse> {
         let body = RequestBody::Status(Empty {});
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(GetStatusResponse { report })
     }
 
     async fn get_metrics(
         &self,
-        request: Authorized<GetMetricsRequest>,
+        _request: Authorized<GetMetricsRequest>,
     ) -> Result<GetMetricsResponse> {
-        let (_, actor) = parts(request);
         let body = RequestBody::Metrics(Empty {});
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(GetMetricsResponse { report })
     }
 
@@ -435,7 +434,7 @@ impl Handler for Api {
         &self,
         request: Authorized<ExplainCallRequest>,
     ) -> Result<ExplainCallResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let mut fds = schema(&request.schema)?;
         if let Some(message) = &request.message {
             fds.push(blob(message.as_bytes())?);
@@ -450,12 +449,12 @@ impl Handler for Api {
             has_message: request.message.is_some(),
             metadata: request.metadata,
         });
-        let report = self.report(actor, body, fds).await?;
+        let report = self.report(body, fds).await?;
         Ok(ExplainCallResponse { report })
     }
 
     async fn tap_calls(&self, request: Authorized<TapPoll>) -> Result<TapCallsResponse> {
-        let (TapPoll { tap, request }, actor) = parts(request);
+        let TapPoll { tap, request } = request.into_request();
         let body = RequestBody::Tap(messages::Tap {
             tap,
             tenant: request.tenant,
@@ -464,17 +463,17 @@ impl Handler for Api {
             denied: request.denied,
             failed: request.failed,
         });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(TapCallsResponse { report })
     }
 
     async fn show_trace(&self, request: Authorized<ShowTraceRequest>) -> Result<ShowTraceResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let body = RequestBody::TraceShow(messages::TraceShow {
             id: request.id,
             last: request.last,
         });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(ShowTraceResponse { report })
     }
 
@@ -484,8 +483,8 @@ impl Handler for Api {
     ) -> Result<ShowAuditRecordsResponse> {
         let tenant = Some(&*request.tenant).filter(|tenant| !tenant.is_empty());
         let shown = match tenant {
-            None => report::audit(self.0.changes.store(), request.last),
-            Some(tenant) => report::audit_of(self.0.changes.store(), request.last, tenant),
+            None => report::audit(self.control.changes.store(), request.last),
+            Some(tenant) => report::audit_of(self.control.changes.store(), request.last, tenant),
         };
         let report = Some(tollgate_admin::from_json(shown.map_err(refused)?));
         Ok(ShowAuditRecordsResponse { report })
@@ -493,11 +492,10 @@ impl Handler for Api {
 
     async fn verify_audit_log(
         &self,
-        request: Authorized<VerifyAuditLogRequest>,
+        _request: Authorized<VerifyAuditLogRequest>,
     ) -> Result<VerifyAuditLogResponse> {
-        let (_, actor) = parts(request);
         let body = RequestBody::AuditVerify(Empty {});
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(VerifyAuditLogResponse { report })
     }
 
@@ -505,11 +503,10 @@ impl Handler for Api {
 
     async fn show_settings(
         &self,
-        request: Authorized<ShowSettingsRequest>,
+        _request: Authorized<ShowSettingsRequest>,
     ) -> Result<ShowSettingsResponse> {
-        let (_, actor) = parts(request);
         let body = RequestBody::Settings(Empty {});
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(ShowSettingsResponse { report })
     }
 
@@ -517,7 +514,7 @@ impl Handler for Api {
         &self,
         request: Authorized<ChangeSettingsRequest>,
     ) -> Result<ChangeSettingsResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let changes = request
             .changes
             .into_iter()
@@ -528,7 +525,7 @@ impl Handler for Api {
         let body = RequestBody::SettingsChange(messages::SettingsChange {
             changes: changes.collect(),
         });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(ChangeSettingsResponse { report })
     }
 
@@ -536,11 +533,9 @@ impl Handler for Api {
         &self,
         request: Authorized<PrefetchSchemaRequest>,
     ) -> Result<PrefetchSchemaResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let body = RequestBody::Prefetch(Empty {});
-        let report = self
-            .report(actor, body, vec![blob(&request.schema)?])
-            .await?;
+        let report = self.report(body, vec![blob(&request.schema)?]).await?;
         Ok(PrefetchSchemaResponse { report })
     }
 
@@ -548,11 +543,11 @@ impl Handler for Api {
         &self,
         request: Authorized<OpenConsoleRequest>,
     ) -> Result<OpenConsoleResponse> {
-        let (request, actor) = parts(request);
+        let request = request.into_request();
         let body = RequestBody::Console(messages::Console {
             is_operator: request.operator,
         });
-        let report = self.report(actor, body, Vec::new()).await?;
+        let report = self.report(body, Vec::new()).await?;
         Ok(OpenConsoleResponse { report })
     }
 }

@@ -22,11 +22,13 @@ use std::rc::Rc;
 
 use tokio::sync::mpsc::Receiver;
 use tollgate_admin::server::{Call, Server};
-use tollgate_admin::{Reach, Status, carry_out};
+use tollgate_admin::{Operation, Principal, Reach, Status, carry_out};
 
 use crate::control::api::handler::Api;
 use crate::control::api::principal::principal;
+use crate::control::api::words::refused;
 use crate::control::operators::admin::is_operator;
+use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
 /// Serves the API on a listener until the server is dropped.
@@ -52,10 +54,11 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
             let admitted = async {
                 let bearer = principal(&control, &caller).await?;
                 // What is refused takes no turn from those who may send it.
-                if row.rights.of(&bearer) == Reach::No {
+                if row.rights.of(&bearer.0) == Reach::No {
                     return Ok((None, bearer));
                 }
-                let turn = control.paces.turn(&bearer, row.is_change()).await?;
+                let per_hour = changes_per_hour(&control, &bearer.0, row)?;
+                let turn = control.paces.turn(&bearer.0, per_hour).await?;
                 // The token may have ended meanwhile.
                 Ok::<_, Status>((Some(turn), principal(&control, &caller).await?))
             };
@@ -65,12 +68,30 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
                 () = reply.closed() => return,
             };
             let answered = match admitted {
-                Ok((_turn, principal)) => {
-                    carry_out(&Api(Rc::clone(&control)), &principal, ask).await
+                Ok((_turn, (principal, actor))) => {
+                    let control = Rc::clone(&control);
+                    carry_out(&Api { control, actor }, &principal, ask).await
                 }
                 Err(status) => Err(status),
             };
             let _client_gone = reply.send(answered);
         });
     }
+}
+
+/// How many changes a principal's tenant may make per hour, if its request is one.
+fn changes_per_hour(
+    control: &Control,
+    principal: &Principal,
+    row: &Operation,
+) -> Result<Option<u32>, Status> {
+    let Principal::Tenant { tenant, .. } = principal else {
+        return Ok(None);
+    };
+    let ceiling = row
+        .is_change()
+        .then(|| control.changes.store().ceiling(tenant));
+    let ceiling = ceiling.transpose();
+    let ceiling = ceiling.map_err(|error| refused(store_failed(&error)))?;
+    Ok(ceiling.map(|ceiling| ceiling.changes_per_hour))
 }

@@ -1,8 +1,9 @@
 //! How fast one tenant's requests are carried out, whatever its principals send.
 //!
 //! Invariants: of a tenant, at most [`REQUESTS_PER_TENANT`] requests are in progress, and changes
-//! begin at most once per [`CHANGE_PACE`] on average, after [`CHANGES_AT_ONCE`] at once. Operators
-//! don't wait. A tenant without requests has no entry.
+//! begin at most once per [`CHANGE_PACE`] on average, after [`CHANGES_AT_ONCE`] at once, and within
+//! an hour as many as its ceiling says. Operators don't wait. A tenant without requests for two
+//! hours has no entry.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,8 +12,10 @@ use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tollgate_admin::{Principal, Status};
+use tollgate_control::at_ceiling;
 use tollgate_shm_abi::status::Code;
 
+use crate::control::budget::Budget;
 use crate::limits::{CHANGE_PACE, CHANGES_AT_ONCE, REQUESTS_PER_TENANT};
 
 /// The tenants that have requests in progress, or have just had some.
@@ -23,8 +26,10 @@ pub(in crate::control) struct Paces {
 
 struct Tenant {
     turns: Arc<Semaphore>,
-    /// When its allowance of changes is complete again.
+    /// When its allowance of changes at once is complete again.
     complete: Instant,
+    /// Changes that have begun.
+    changes: Budget,
 }
 
 /// Until it is dropped, the request is in progress.
@@ -33,11 +38,14 @@ pub(super) struct Turn {
 }
 
 impl Paces {
-    /// Waits for a principal's turn.
+    /// Waits for a principal's turn; for a change, with the tenant's changes per hour.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED: the tenant has begun an hour's changes.
     pub(super) async fn turn(
         &self,
         principal: &Principal,
-        is_change: bool,
+        changes_per_hour: Option<u32>,
     ) -> Result<Turn, Status> {
         let Principal::Tenant { tenant, .. } = principal else {
             return Ok(Turn { _held: None });
@@ -45,8 +53,13 @@ impl Paces {
         let turns = self.of(tenant, Instant::now(), |tenant| Arc::clone(&tenant.turns));
         let stopping = |_| Status::new(Code::UNAVAILABLE, "the daemon is stopping");
         let held = turns.acquire_owned().await.map_err(stopping)?;
-        if is_change {
+        if let Some(per_hour) = changes_per_hour {
             let now = Instant::now();
+            if !self.of(tenant, now, |its| its.changes.try_spend(now, per_hour, 1.0)) {
+                let has = "an hour's changes are used up";
+                let text = at_ceiling(tenant, has, "changes_per_hour", per_hour);
+                return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+            }
             let begins = self.of(tenant, now, |tenant| tenant.change(now));
             tokio::time::sleep_until(begins.into()).await;
         }
@@ -56,16 +69,28 @@ impl Paces {
     fn of<T>(&self, name: &str, now: Instant, look: impl FnOnce(&mut Tenant) -> T) -> T {
         let mut tenants = self.tenants.borrow_mut();
         if !tenants.contains_key(name) {
-            tenants
-                .retain(|_, tenant| Arc::strong_count(&tenant.turns) > 1 || now < tenant.complete);
+            tenants.retain(|_, tenant| {
+                let is_used = Arc::strong_count(&tenant.turns) > 1;
+                is_used || now < tenant.complete || !tenant.changes.is_old(now)
+            });
             let fresh = Tenant {
                 turns: Arc::new(Semaphore::new(REQUESTS_PER_TENANT)),
                 complete: now,
+                changes: Budget::new(now),
             };
             tenants.insert(name.to_owned(), fresh);
         }
         let tenant = tenants.get_mut(name);
         look(tenant.expect("it was there, or was inserted"))
+    }
+}
+
+impl Paces {
+    /// A tenant's changes that count now.
+    pub(in crate::control) fn changes(&self, tenant: &str, per_hour: u32) -> f64 {
+        let tenants = self.tenants.borrow();
+        let its = tenants.get(tenant);
+        its.map_or(0.0, |its| its.changes.spent(Instant::now(), per_hour))
     }
 }
 
@@ -101,6 +126,7 @@ mod tests {
         let mut tenant = Tenant {
             turns: Arc::new(Semaphore::new(1)),
             complete: now,
+            changes: Budget::new(now),
         };
         for _ in 0..CHANGES_AT_ONCE {
             assert_eq!(tenant.change(now), now);
@@ -125,25 +151,49 @@ mod tests {
             let paces = Paces::default();
             let mut held = Vec::new();
             for _ in 0..REQUESTS_PER_TENANT {
-                held.push(paces.turn(&owner("acme"), false).await.unwrap());
+                held.push(paces.turn(&owner("acme"), None).await.unwrap());
             }
             let (acme, evil) = (owner("acme"), owner("evil"));
-            let mut more = std::pin::pin!(paces.turn(&acme, false));
+            let mut more = std::pin::pin!(paces.turn(&acme, None));
             tokio::select! {
                 biased;
                 _ = &mut more => panic!("acme has its turns"),
-                _ = paces.turn(&evil, true) => {}
+                _ = paces.turn(&evil, Some(9)) => {}
             }
             let operator = Principal::Operator { uid: 0, pid: 1 };
-            paces.turn(&operator, true).await.unwrap();
+            paces.turn(&operator, Some(9)).await.unwrap();
             held.pop();
             more.await.unwrap();
             drop(held);
-            paces.turn(&owner("third"), false).await.unwrap();
+            paces.turn(&owner("third"), None).await.unwrap();
             assert!(
-                !paces.tenants.borrow().contains_key("acme"),
-                "it is forgotten"
+                paces.tenants.borrow().contains_key("acme"),
+                "its changes count for a while"
             );
+        });
+    }
+
+    #[test]
+    fn an_hours_changes_are_refused_beyond_the_ceiling() {
+        let reactor = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        reactor.block_on(async {
+            let paces = Paces::default();
+            for _ in 0..3 {
+                paces.turn(&owner("acme"), Some(3)).await.unwrap();
+            }
+            let refused = paces.turn(&owner("acme"), Some(3)).await;
+            let refused = refused.err().unwrap();
+            assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
+            for words in ["`changes_per_hour` = 3", "an operator can raise it"] {
+                assert!(refused.message.contains(words), "{refused}");
+            }
+            assert!(paces.changes("acme", 3) > 2.9);
+            paces.turn(&owner("acme"), None).await.unwrap();
+            paces.turn(&owner("evil"), Some(3)).await.unwrap();
+            paces.turn(&owner("acme"), Some(4)).await.unwrap();
         });
     }
 }

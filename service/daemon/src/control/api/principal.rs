@@ -12,16 +12,19 @@ use crate::control::authentication::authenticate;
 use crate::control::operators::admin::{is_operator, operators};
 use crate::control::state::Control;
 
-/// Authenticates the sender of a request.
+/// Authenticates the sender of a request; returns it also as the actor in the audit log.
 ///
 /// # Errors
 /// UNAUTHENTICATED: the token is wrong. PERMISSION_DENIED: there is none, and the process's user
 /// isn't an operator.
-pub(super) async fn principal(control: &Control, caller: &Caller) -> Result<Principal, Status> {
+pub(super) async fn principal(
+    control: &Control,
+    caller: &Caller,
+) -> Result<(Principal, Actor), Status> {
     let (uid, pid) = (caller.peer.uid, caller.peer.pid);
     let Some(token) = &caller.token else {
         if is_operator(uid) {
-            return Ok(Principal::Operator { uid, pid });
+            return Ok((Principal::Operator { uid, pid }, Actor::Admin { uid, pid }));
         }
         let may = operators();
         let text = format!(
@@ -41,25 +44,15 @@ pub(super) async fn principal(control: &Control, caller: &Caller) -> Result<Prin
         tollgate_control::Role::Viewer => Role::Viewer,
         tollgate_control::Role::Application => Role::Application,
     };
-    Ok(Principal::Tenant {
+    let actor = Actor::Credential {
+        tenant: tenant.clone(),
+        name: credential.clone(),
+        token,
+    };
+    let principal = Principal::Tenant {
         tenant,
         credential,
         role,
-    })
-}
-
-/// A principal in the audit log.
-pub(super) fn actor(principal: &Principal) -> Actor {
-    match principal {
-        Principal::Operator { uid, pid } => Actor::Admin {
-            uid: *uid,
-            pid: *pid,
-        },
-        Principal::Tenant {
-            tenant, credential, ..
-        } => Actor::Credential {
-            tenant: tenant.clone(),
-            name: credential.clone(),
-        },
-    }
+    };
+    Ok((principal, actor))
 }

@@ -146,10 +146,15 @@ pub(super) fn role(role: i32) -> Result<tollgate_control::Role> {
     })
 }
 
-/// A time that isn't negative.
+/// A time that isn't negative. It may come in any form: out of its range, its text can't be made.
 pub(super) fn duration(what: &str, duration: prost_types::Duration) -> Result<Duration> {
-    let shown = duration.to_string();
-    Duration::try_from(duration).map_err(|_| invalid(format!("the {what} {shown} is negative")))
+    let prost_types::Duration { seconds, nanos } = duration;
+    match (u64::try_from(seconds), u32::try_from(nanos)) {
+        (Ok(seconds), Ok(nanos @ 0..1_000_000_000)) => Ok(Duration::new(seconds, nanos)),
+        _ => Err(invalid(format!(
+            "the {what} of {seconds} s and {nanos} ns is negative, or has too many nanoseconds"
+        ))),
+    }
 }
 
 /// A credential, without its token.

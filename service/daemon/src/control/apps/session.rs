@@ -204,6 +204,7 @@ pub(super) async fn open(
             &control.apps.sessions,
             control.changes.store(),
             &control.runtimes,
+            Some(&tenant),
         );
     }
     let opened = SessionOpened {

@@ -73,7 +73,7 @@ impl Turn {
             done
         };
         tokio::task::spawn_blocking(work).await.map_err(|error| {
-            let text = format!("resolving the schema failed: {error}");
+            let text = format!("the work of a request failed: {error}");
             Status::new(Code::INTERNAL, text)
         })
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tollgate_control::Store;
+use tollgate_control::audit::Actor;
 use tollgate_engine::Status;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::messages::{Tap as Watched, TraceShow};
@@ -37,9 +38,13 @@ use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
 use tollgate_datapath::{Command, RuntimeIndex, Tap};
 
 /// Opens a tap, or fetches a tap's calls.
-pub(crate) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {
+pub(crate) async fn tap(
+    control: &Control,
+    actor: &Actor,
+    request: Watched,
+) -> Result<Value, Status> {
     if request.tap == 0 {
-        let _one_at_a_time = control.changes.begin().await?;
+        let _one_at_a_time = control.changes.begin(actor).await?;
         let store = control.changes.store();
         let id = open(&control.taps, store, &control.policies, request)?;
         control.tune(&control.config()).await?;
@@ -131,7 +136,7 @@ pub(crate) async fn end_abandoned(control: &Control) {
     if !control.taps.any_abandoned() {
         return;
     }
-    let Ok(_one_at_a_time) = control.changes.begin().await else {
+    let Ok(_one_at_a_time) = control.changes.begin(&Actor::Daemon).await else {
         return;
     };
     control.taps.close_abandoned();

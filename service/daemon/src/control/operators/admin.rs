@@ -24,12 +24,13 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::Answer;
+use crate::control::apps::turns::Turn;
 use crate::control::apps::{descriptor_sets, prefetch};
 use crate::control::observe::{metrics_json, watching};
 use crate::control::operators::{console, ending, explain, replay, report, settings};
 use crate::control::own_user::{is_own, own_user};
 use crate::control::placement::placing;
-use crate::control::policies::{given, lifecycle};
+use crate::control::policies::{ceilings, given, lifecycle};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::control::takeover;
@@ -131,11 +132,15 @@ pub(crate) async fn handle(
             None,
         )?)?,
         RequestBody::PolicyShow(request) => report::answer(&report::show(control, request).await?)?,
-        RequestBody::PolicyDiff(request) => report::answer(&replay::diff(control, request).await?)?,
+        RequestBody::PolicyDiff(request) => {
+            report::answer(&replay::diff(control, &actor, request).await?)?
+        }
         RequestBody::Explain(request) => {
             report::answer(&explain::explain(control, request, fds).await?)?
         }
-        RequestBody::Tap(request) => report::answer(&watching::tap(control, request).await?)?,
+        RequestBody::Tap(request) => {
+            report::answer(&watching::tap(control, &actor, request).await?)?
+        }
         RequestBody::TraceShow(request) => {
             report::answer(&watching::show(&control.runtimes, &control.config(), &request).await?)?
         }
@@ -215,7 +220,12 @@ async fn push(
         Some(description) => described(&wasm, description)?,
         None => wasm,
     };
-    let (policy, wasm) = control.modules.load(&owner, wasm).await?;
+    let ceiling = control.ceiling_of(&owner)?;
+    let per_hour = ceiling.as_ref().map(|ceiling| ceiling.compile_s_per_hour);
+    let (policy, wasm) = control.modules.load(&owner, wasm, per_hour).await?;
+    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
+        ceilings::check_language(tenant, ceiling, &policy, &request.name)?;
+    }
     let schema = schema.map_or(&[][..], std::slice::from_ref);
     let given = given::given(&control.apps, &actor, request.has_schema, schema).await?;
     let warning = given.map(|given| given.check(&policy, &request.name));
@@ -228,9 +238,11 @@ async fn push(
         }
         _ => {
             let limits = control.modules.limits_for(&control.config(), None);
-            check_configuration(limits, policy, config.clone()).await?;
+            let turn = control.apps.turn_of(&actor).await?;
+            check_configuration(turn, limits, policy, config.clone()).await?;
         }
     }
+    control.changes.require_actor(&actor)?;
     let pushed =
         control
             .changes
@@ -264,11 +276,12 @@ fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
 
 /// Checks that the policy accepts this configuration, with a temporary instance.
 async fn check_configuration(
+    turn: Turn,
     limits: TenantLimits,
     policy: Policy,
     config: Option<Vec<u8>>,
 ) -> Result<(), Status> {
-    let checked = tokio::task::spawn_blocking(move || {
+    let checked = turn.on_blocking_thread(move || {
         let setup = Setup {
             config: config.as_deref(),
             granted: Capabilities::ALL,
@@ -279,9 +292,5 @@ async fn check_configuration(
             Some(_) => policy.instantiate_compat(&setup).map(drop),
         }
     });
-    let checked = checked.await.map_err(|error| {
-        let text = format!("checking the configuration failed: {error}");
-        Status::new(Code::INTERNAL, text)
-    })?;
-    checked.map_err(|error| invalid(error.to_string()))
+    checked.await?.map_err(|error| invalid(error.to_string()))
 }

@@ -45,7 +45,7 @@ pub(crate) async fn rotate(
     of: Of<'_>,
     grace: Duration,
 ) -> Result<Token, Status> {
-    let _one_at_a_time = control.changes.begin().await?;
+    let _one_at_a_time = control.changes.begin(&actor).await?;
     let (store, sessions) = (control.changes.store(), &control.apps.sessions);
     let failed = |error| store_failed(&error);
     let before = store.tokens_of(of.tenant, of.credential).map_err(failed)?;
@@ -54,7 +54,7 @@ pub(crate) async fn rotate(
     if of.keep_sessions {
         sessions.keep(&before, Some(TokenDigest::of(token.reveal())));
     }
-    end_sessions(sessions, store, &control.runtimes);
+    end_sessions(sessions, store, &control.runtimes, Some(of.tenant));
     sessions.token_ends();
     Ok(token)
 }
@@ -62,7 +62,7 @@ pub(crate) async fn rotate(
 /// Ends a credential. Its sessions end at once or, if they are kept, with their tenant. Returns the
 /// number of sessions that ended.
 pub(crate) async fn revoke(control: &Control, actor: Actor, of: Of<'_>) -> Result<usize, Status> {
-    let _one_at_a_time = control.changes.begin().await?;
+    let _one_at_a_time = control.changes.begin(&actor).await?;
     let (store, sessions) = (control.changes.store(), &control.apps.sessions);
     let failed = |error| store_failed(&error);
     let before = store.tokens_of(of.tenant, of.credential).map_err(failed)?;
@@ -71,7 +71,12 @@ pub(crate) async fn revoke(control: &Control, actor: Actor, of: Of<'_>) -> Resul
     if of.keep_sessions {
         sessions.keep(&before, None);
     }
-    Ok(end_sessions(sessions, store, &control.runtimes))
+    Ok(end_sessions(
+        sessions,
+        store,
+        &control.runtimes,
+        Some(of.tenant),
+    ))
 }
 
 /// Removes a tenant with everything it has, or lists what would be removed.
@@ -86,7 +91,7 @@ pub(crate) async fn remove(
         let had = had.map_err(|error| store_failed(&error))?;
         return Ok(told(&tenant, &had, control.apps.sessions.count_of(&tenant)));
     }
-    let _one_at_a_time = control.changes.begin().await?;
+    let _one_at_a_time = control.changes.begin(&actor).await?;
     let sessions = control.apps.sessions.count_of(&tenant);
     let had = control.changes.store().remove_tenant(actor, &tenant);
     let had = had.map_err(|error| store_failed(&error))?;
@@ -94,6 +99,7 @@ pub(crate) async fn remove(
         &control.apps.sessions,
         control.changes.store(),
         &control.runtimes,
+        Some(&tenant),
     );
     lifecycle::end_attachments(&control.policies, &control.runtimes, &had.attachments).await?;
     control.policies.forget_misfits(&tenant);
@@ -124,7 +130,7 @@ pub(in crate::control) async fn delete(
     request: PolicyDelete,
 ) -> Result<Vec<PolicyVersion>, Status> {
     // An attachment in progress may need a version.
-    let _one_at_a_time = changes.begin().await?;
+    let _one_at_a_time = changes.begin(&actor).await?;
     let owner = match request.provider {
         true => Owner::Provider,
         false => Owner::Tenant(request.tenant),
@@ -136,14 +142,19 @@ pub(in crate::control) async fn delete(
     deleted.map_err(|error| store_failed(&error))
 }
 
-/// Ends sessions whose token is no longer valid, or whose tenant was removed. Returns their number.
+/// Ends sessions whose token is no longer valid, or whose tenant was removed: one tenant's, or all
+/// tenants'. Returns their number.
 pub(in crate::control) fn end_sessions(
     sessions: &Sessions,
     store: &Store,
     runtimes: &Runtimes,
+    of: Option<&str>,
 ) -> usize {
     let is_over = |connected: &Connected| {
         let Connected { tenant, token, .. } = connected;
+        if of.is_some_and(|of| of != &**tenant) {
+            return None;
+        }
         why_over(store, tenant, token.as_ref())
     };
     let over = sessions.take_over(is_over);
@@ -181,6 +192,11 @@ pub(crate) async fn follow_tokens(control: Rc<Control>) {
     const LOOK: Duration = Duration::from_secs(60);
     let (changes, sessions) = (&control.changes, &control.apps.sessions);
     loop {
+        // At first those whose token ended while a process took over from another.
+        {
+            let _one_at_a_time = changes.begin_own().await;
+            end_sessions(sessions, changes.store(), &control.runtimes, None);
+        }
         let next = changes.store().next_token_ends().unwrap_or(None);
         // The store counts in milliseconds.
         let next = next
@@ -188,9 +204,7 @@ pub(crate) async fn follow_tokens(control: Rc<Control>) {
             .min(LOOK);
         tokio::select! {
             () = tokio::time::sleep(next) => {}
-            () = sessions.another_end() => continue,
+            () = sessions.another_end() => {}
         }
-        let _one_at_a_time = changes.begin_own().await;
-        end_sessions(sessions, changes.store(), &control.runtimes);
     }
 }

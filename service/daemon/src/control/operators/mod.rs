@@ -9,6 +9,7 @@
 //! Invariant: only root and the daemon's own user get here, and the audit log records each change.
 
 pub(super) mod admin;
+pub(super) mod ceilings;
 pub(super) mod console;
 pub(super) mod ending;
 mod explain;

@@ -13,6 +13,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tollgate_control::audit::Actor;
+use tollgate_control::limits::MAX_RECORD;
 use tollgate_control::{Attachment, Isolation, PolicyVersion};
 use tollgate_engine::Status;
 use tollgate_marshal::Projection;
@@ -50,7 +52,23 @@ struct Replayed {
 }
 
 /// Compares two versions.
-pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value, Status> {
+pub(crate) async fn diff(
+    control: &Control,
+    actor: &Actor,
+    request: PolicyDiff,
+) -> Result<Value, Status> {
+    if request.last > MAX_RECORD {
+        let text = format!(
+            "{} calls are too many for a comparison: the limit is {MAX_RECORD}",
+            request.last
+        );
+        return Err(invalid(text));
+    }
+    let is_tenants = matches!(actor, Actor::Credential { .. });
+    if is_tenants && control.config().policies.isolation == Isolation::Process {
+        let text = "the operator runs tenants' policies in processes, and versions are compared in the daemon; only an operator may";
+        return Err(Status::new(Code::PERMISSION_DENIED, text));
+    }
     let at = request.at.unwrap_or_default();
     let (owner, which) = selection_of(&at)?;
     control.changes.require_owner(&owner)?;
@@ -96,9 +114,12 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
     let (modules, store) = (&control.modules, control.changes.store());
+    let per_hour = control.compile_s_per_hour(&owner)?;
     let load = async |version: u32| {
         let number = VersionNumber(version);
-        let found = modules.version(store, &owner, &at.policy, number).await?;
+        let found = modules
+            .version(store, &owner, &at.policy, number, per_hour)
+            .await?;
         let name = PolicyVersion {
             name: at.policy.clone(),
             version,
@@ -125,7 +146,7 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
             .iter()
             .any(|(version, _)| *version == view.version)
         {
-            let version = modules.version(store, &owner, &at.policy, view.version);
+            let version = modules.version(store, &owner, &at.policy, view.version, per_hour);
             let loaded = version.await?.loaded.map_err(invalid)?;
             recorders.push((view.version, loaded));
         }
@@ -135,12 +156,10 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         let its = bound.filter(|binding| owner.tenant().is_none_or(|its| its == binding.tenant));
         its.map(|binding| Arc::clone(&binding.schema)).collect()
     });
+    let turn = control.apps.turn_of(actor).await?;
     let compared =
-        tokio::task::spawn_blocking(move || compare(&views, &recorders, &schemas, before, after));
-    compared.await.unwrap_or_else(|error| {
-        let text = format!("comparing the versions failed: {error}");
-        Err(Status::new(Code::INTERNAL, text))
-    })
+        turn.on_blocking_thread(move || compare(&views, &recorders, &schemas, before, after));
+    compared.await?
 }
 
 /// The message type of a manifest's entry at a hook, if the schema is known and the entry names one

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
+use tollgate_control::audit::Event;
 use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, StoreError, hex, limits};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, Manifest};
@@ -22,6 +23,7 @@ use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveAttachment;
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
+use crate::limits::MAX_TENANTS_RECORDS_BYTES;
 use crate::verify_audit::sentence;
 use tollgate_datapath::report::{PeerReport, Report};
 use tollgate_datapath::{Command, RuntimeIndex};
@@ -420,9 +422,9 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
     };
     let number = VersionNumber(chosen.policy.version);
     let (modules, store) = (&control.modules, control.changes.store());
-    let loaded = modules
-        .version(store, &owner, &request.policy, number)
-        .await;
+    let per_hour = control.compile_s_per_hour(&owner)?;
+    let loaded = modules.version(store, &owner, &request.policy, number, per_hour);
+    let loaded = loaded.await;
     let manifest = match loaded.map(|version| version.loaded) {
         Ok(Ok(loaded)) => of_manifest(loaded.policy.manifest()),
         Ok(Err(why)) => json!({"error": why}),
@@ -490,15 +492,28 @@ pub(crate) fn audit_of(store: &Store, last: u32, tenant: &str) -> Result<Value, 
     store.require_owner(&owner).map_err(failed)?;
     let owner = owner.to_string();
     let newest = store.audit_last(limits::MAX_SHOWN).map_err(failed)?;
-    let about = newest.iter().filter_map(|line| about(line, tenant, &owner));
-    let about: Vec<_> = about.collect();
-    let skipped = about.len().saturating_sub(last as usize);
-    Ok(json!({"records": about[skipped..]}))
+    let (mut shown, mut bytes) = (Vec::new(), 0);
+    for line in newest.iter().rev() {
+        let Some((record, event)) = about(line, tenant, &owner) else {
+            continue;
+        };
+        bytes += record.len();
+        if shown.len() >= last as usize || bytes > MAX_TENANTS_RECORDS_BYTES {
+            break;
+        }
+        shown.push(record);
+        // Earlier ones are another tenant's that had the name.
+        if event == Event::TenantAdd.name() {
+            break;
+        }
+    }
+    shown.reverse();
+    Ok(json!({"records": shown}))
 }
 
-/// A record as the tenant that it is about may see it; `None` if it is about somebody else. The
-/// provider's attachments to the tenant have an owner, and it isn't the tenant.
-fn about(line: &str, tenant: &str, owner: &str) -> Option<String> {
+/// A record as the tenant that it is about may see it, and its event; `None` if it is about
+/// somebody else. The provider's attachments to the tenant have an owner, and it isn't the tenant.
+fn about(line: &str, tenant: &str, owner: &str) -> Option<(String, String)> {
     let mut record: Value = serde_json::from_str(line).ok()?;
     let details = &record["details"];
     let is_about = match details["owner"].as_str() {
@@ -515,7 +530,8 @@ fn about(line: &str, tenant: &str, owner: &str) -> Option<String> {
     if of_operator {
         record.insert("actor".to_owned(), "operator".into());
     }
-    Some(Value::Object(std::mem::take(record)).to_string())
+    let event = record.get("event")?.as_str()?.to_owned();
+    Some((Value::Object(std::mem::take(record)).to_string(), event))
 }
 
 /// `tollgate audit verify`, on a blocking thread.
@@ -544,15 +560,17 @@ mod tests {
     fn a_tenant_sees_records_about_itself_only() {
         let owner = Owner::Tenant("acme".to_owned()).to_string();
         let seen = |actor: &str, details: Value| {
-            let line =
-                json!({"seq": 1, "prev": "p", "actor": actor, "details": details, "hash": "h"});
-            about(&line.to_string(), "acme", &owner)
+            let line = json!({"seq": 1, "prev": "p", "event": "push", "actor": actor, "details": details, "hash": "h"});
+            about(&line.to_string(), "acme", &owner).map(|(record, event)| {
+                assert_eq!(event, "push");
+                record
+            })
         };
         let own = seen("uid 0 pid 7", json!({"owner": owner, "policy": "acl@1"})).unwrap();
         let own: Value = serde_json::from_str(&own).unwrap();
         assert_eq!(
             own,
-            json!({"seq": 1, "actor": "operator", "details": {"owner": owner, "policy": "acl@1"}})
+            json!({"seq": 1, "event": "push", "actor": "operator", "details": {"owner": owner, "policy": "acl@1"}})
         );
         let by_itself = seen("tenant acme credential x", json!({"tenant": "acme"})).unwrap();
         assert!(

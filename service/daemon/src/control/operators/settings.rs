@@ -69,7 +69,7 @@ pub(crate) async fn change(
     if changes.is_empty() {
         return Err(invalid("a change of settings must name at least one"));
     }
-    let _one_at_a_time = control.changes.begin().await?;
+    let _one_at_a_time = control.changes.begin(&actor).await?;
     let before = control.settings.settings();
     let changed = before.changed(changes);
     let (after, changes) = changed.map_err(|refused| invalid(refused.to_string()))?;

@@ -23,6 +23,8 @@ pub(in crate::control) async fn usage(
     let failed = |error| store_failed(&error);
     let has = store.holdings(tenant).map_err(failed)?;
     let credentials = store.credentials(tenant).map_err(failed)?;
+    let ceiling = store.ceiling(tenant).map_err(failed)?;
+    let (versions, bytes) = store.stored_of(tenant).map_err(failed)?;
     let names: BTreeSet<_> = has.policies.iter().map(|policy| &policy.name).collect();
     // Not the provider's that name it.
     let own = has
@@ -41,14 +43,34 @@ pub(in crate::control) async fn usage(
             MAX_SESSIONS_PER_TENANT,
         ),
         count("policies", names.len(), stored::MAX_POLICIES),
-        count("attachments", own.count(), stored::MAX_ATTACHMENTS),
+        count("versions", versions as usize, ceiling.versions as usize),
+        count("attachments", own.count(), ceiling.attachments as usize),
         count("credentials", credentials.len(), stored::MAX_CREDENTIALS),
     ];
-    usage.push(Usage {
-        what: "receive_heap_bytes".to_owned(),
-        used: apps.heaps.of(tenant),
-        limit: RECEIVE_HEAP_BYTES_PER_TENANT,
-    });
+    let (changes, compile_s) = (ceiling.changes_per_hour, ceiling.compile_s_per_hour);
+    let counted = [
+        ("module_bytes", bytes, ceiling.module_bytes),
+        (
+            "receive_heap_bytes",
+            apps.heaps.of(tenant),
+            RECEIVE_HEAP_BYTES_PER_TENANT,
+        ),
+        (
+            "changes_per_hour",
+            control.paces.changes(tenant, changes).ceil() as u64,
+            changes.into(),
+        ),
+        (
+            "compile_s_per_hour",
+            control.modules.compile_s(tenant, compile_s).ceil() as u64,
+            compile_s.into(),
+        ),
+    ];
+    usage.extend(counted.map(|(what, used, limit)| Usage {
+        what: what.to_owned(),
+        used,
+        limit,
+    }));
     let report = gather(&control.runtimes).await?;
     let accounts = report
         .accounts

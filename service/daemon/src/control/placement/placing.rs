@@ -57,7 +57,7 @@ pub(crate) async fn move_tenant(
     request: TenantMove,
 ) -> Result<Value, Status> {
     let TenantMove { tenant, runtime } = request;
-    let _one_at_a_time = control.changes.begin().await?;
+    let _one_at_a_time = control.changes.begin(&actor).await?;
     control
         .changes
         .require_owner(&Owner::Tenant(tenant.clone()))?;

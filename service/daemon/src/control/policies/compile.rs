@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 use tollgate_engine::Status;
@@ -44,19 +45,21 @@ impl Compilation {
         }
     }
 
-    /// Compiles a tenant's module, or finds the compiled one; returns the bytes, too.
+    /// Compiles a tenant's module, or finds the compiled one; returns the bytes, too, and the time
+    /// of a compilation, also of one that failed. `may_compile` is asked before one.
     pub(crate) async fn load(
         &self,
         tenant: &str,
         wasm: Vec<u8>,
-    ) -> Result<(Policy, Vec<u8>), Status> {
+        may_compile: impl FnOnce() -> Result<(), Status>,
+    ) -> Result<(Result<(Policy, Vec<u8>), Status>, Duration), Status> {
         let compiler = Arc::clone(&self.compiler);
         let (known, wasm) = blocking(move || (compiler.recall(&wasm), wasm)).await?;
         if let Some(known) = known {
-            return known
-                .map(|policy| (policy, wasm))
-                .map_err(|error| refused(&error));
+            let known = known.map(|policy| (policy, wasm));
+            return Ok((known.map_err(|error| refused(&error)), Duration::ZERO));
         }
+        may_compile()?;
         let place = self.enter(tenant)?;
         let turn = Arc::clone(&place.turn).lock_owned().await;
         let worker = Arc::clone(&self.workers).acquire_owned().await;
@@ -64,9 +67,11 @@ impl Compilation {
         let made = blocking(move || {
             // Held to the end, even if nobody waits for the result any more.
             let _held = (worker, turn, place);
-            compiler.compile(&wasm).map(|policy| (policy, wasm))
+            let begun = Instant::now();
+            let made = compiler.compile(&wasm).map(|policy| (policy, wasm));
+            (made.map_err(|error| refused(&error)), begun.elapsed())
         });
-        made.await?.map_err(|error| refused(&error))
+        made.await
     }
 
     /// Kills the workers; waiting modules fail.
@@ -152,7 +157,6 @@ fn refused(error: &LoadError) -> Status {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::cell::RefCell;
-    use std::os::unix::fs::PermissionsExt;
     use std::rc::Rc;
 
     use tollgate_policy_host::{CompilerConfig, Host, HostConfig};
@@ -162,8 +166,12 @@ mod tests {
     /// Slow workers that fail.
     fn slow(directory: &std::path::Path, workers: usize) -> Rc<Compilation> {
         let program = directory.join("slow");
-        std::fs::write(&program, "#!/bin/sh\nsleep 0.2\nexit 101\n").unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        // A shell writes it: a process that another test starts meanwhile would inherit this
+        // process's open file, and the kernel starts no program that somebody may still write.
+        let script = r##"printf '#!/bin/sh\nsleep 0.2\nexit 101\n' >"$0" && chmod 755 "$0""##;
+        let mut shell = std::process::Command::new("sh");
+        let written = shell.args(["-c", script]).arg(&program).status();
+        assert!(written.unwrap().success());
         let host = HostConfig {
             instances: 1,
             ..HostConfig::default()
@@ -203,7 +211,8 @@ mod tests {
             let (compilation, ended) = (Rc::clone(compilation), Rc::clone(&ended));
             let (tenant, wasm) = (tenant.to_owned(), module(name));
             tasks.spawn_local(async move {
-                let error = compilation.load(&tenant, wasm).await.unwrap_err();
+                let loaded = compilation.load(&tenant, wasm, || Ok(())).await;
+                let error = loaded.and_then(|(made, _)| made).unwrap_err();
                 ended.borrow_mut().push((tenant, error.message.to_string()));
             });
         }

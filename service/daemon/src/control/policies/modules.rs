@@ -3,19 +3,21 @@
 //! Invariant: no borrow outlives a method, so none is held across a wait.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tollgate_control::{Owner, PolicyVersion, Store};
+use tollgate_control::{Owner, PolicyVersion, Store, at_ceiling};
 use tollgate_engine::Status;
 use tollgate_policy_host::limits::ISOLATED_STALL;
 use tollgate_policy_host::{Capabilities, Instance, Policy, Rate, TenantLimits};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::messages::PolicyProof;
+use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
+use crate::control::budget::Budget;
 use crate::control::policies::compile::Compilation;
 use crate::control::policies::model::{Loaded, Version};
 use crate::control::policies::origin;
@@ -31,6 +33,8 @@ pub(in crate::control) struct Modules {
     compilation: Compilation,
     /// Recently used modules by digest, oldest first.
     compiled: RefCell<VecDeque<([u8; 32], Policy)>>,
+    /// Seconds of compilation, by tenant.
+    compiling: RefCell<HashMap<String, Budget>>,
     /// How fast this machine burns policies' fuel.
     rate: Rate,
 }
@@ -45,6 +49,7 @@ impl Modules {
             trusted,
             compilation,
             compiled: RefCell::default(),
+            compiling: RefCell::default(),
             rate,
         }
     }
@@ -58,24 +63,60 @@ impl Modules {
         origin::check(&self.trusted, module, proof)
     }
 
-    /// Compiles an owner's module, or finds the compiled one; returns the bytes, too.
+    /// Compiles an owner's module, or finds the compiled one; returns the bytes, too. `per_hour`
+    /// limits a tenant's seconds of compilation.
     pub(in crate::control) async fn load(
         &self,
         owner: &Owner,
         wasm: Vec<u8>,
+        per_hour: Option<u32>,
     ) -> Result<(Policy, Vec<u8>), Status> {
-        let (policy, wasm) = self.compilation.load(&owner.to_string(), wasm).await?;
+        let spends = owner.tenant().zip(per_hour);
+        let may_compile = || spends.map_or(Ok(()), |spends| self.may_compile(spends));
+        let line = owner.to_string();
+        let made = self.compilation.load(&line, wasm, may_compile);
+        let (made, took) = made.await?;
+        if let Some((tenant, per_hour)) = spends
+            && !took.is_zero()
+        {
+            let now = Instant::now();
+            let mut compiling = self.compiling.borrow_mut();
+            compiling.retain(|_, budget| !budget.is_old(now));
+            let budget = compiling.entry(tenant.to_owned());
+            let budget = budget.or_insert_with(|| Budget::new(now));
+            budget.spend(now, per_hour, took.as_secs_f64());
+        }
+        let (policy, wasm) = made?;
         self.remember(*policy.digest(), policy.clone());
         Ok((policy, wasm))
     }
 
-    /// A stored version, compiled.
+    /// Refuses a compilation to a tenant that has used its hour's.
+    fn may_compile(&self, (tenant, per_hour): (&str, u32)) -> Result<(), Status> {
+        let spent = self.compile_s(tenant, per_hour);
+        if spent < f64::from(per_hour) {
+            return Ok(());
+        }
+        let has = format!("compilation has taken {spent:.0} s of the last hour");
+        let text = at_ceiling(tenant, has, "compile_s_per_hour", per_hour);
+        Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
+    }
+
+    /// Seconds of compilation that count now.
+    pub(in crate::control) fn compile_s(&self, tenant: &str, per_hour: u32) -> f64 {
+        let compiling = self.compiling.borrow();
+        let budget = compiling.get(tenant);
+        budget.map_or(0.0, |budget| budget.spent(Instant::now(), per_hour))
+    }
+
+    /// A stored version, compiled. See [`Modules::load`] for `per_hour`.
     pub(in crate::control) async fn version(
         &self,
         store: &Store,
         owner: &Owner,
         name: &str,
         number: VersionNumber,
+        per_hour: Option<u32>,
     ) -> Result<Version, Status> {
         let reference = PolicyVersion {
             name: name.to_owned(),
@@ -85,7 +126,7 @@ impl Modules {
         let stored = stored.map_err(|error| store_failed(&error))?;
         let policy = match self.compiled(&stored.digest) {
             Some(policy) => policy,
-            None => self.load(owner, stored.wasm).await?.0,
+            None => self.load(owner, stored.wasm, per_hour).await?.0,
         };
         let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
         // The configuration was accepted when the version was pushed.

@@ -76,10 +76,15 @@ async fn replace(
         return Err(invalid(text));
     }
     // Meanwhile policies don't change by themselves, either.
-    let Some(_nobody_else) = control.changes.try_begin() else {
+    if control.changes.store().is_held() {
         let text = "another change is in progress: try again in a moment";
         return Err(Status::new(Code::UNAVAILABLE, text));
-    };
+    }
+    let nobody_else = tokio::time::timeout(limit, control.changes.begin(&by)).await;
+    let _nobody_else = nobody_else.map_err(|_elapsed| {
+        let text = format!("other changes have been in progress for {limit:?}: try again");
+        Status::new(Code::UNAVAILABLE, text)
+    })??;
     let begun = Instant::now();
     control.changes.store().hold();
     let mut held = Held {

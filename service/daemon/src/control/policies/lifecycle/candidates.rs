@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+use tollgate_control::audit::Actor;
 use tollgate_control::{ALL, Attachment, Isolation, Target};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, Method, Policy};
@@ -34,8 +35,10 @@ impl Control {
     /// changes.
     pub(super) async fn loaded(
         &self,
+        actor: &Actor,
         sketch: impl Fn() -> Result<Vec<Plan<VersionNumber>>, Status>,
     ) -> Result<(Vec<Plan<Version>>, PreparedInstances, OneAtATime<'_>), Status> {
+        let sketch = || isolated(&self.config(), actor, sketch()?);
         let mut versions: BTreeMap<VersionNumber, Version> = BTreeMap::new();
         let mut prepared = PreparedInstances::default();
         for plan in sketch()? {
@@ -44,7 +47,7 @@ impl Control {
                 .await?;
         }
         loop {
-            let one_at_a_time = self.changes.begin().await?;
+            let one_at_a_time = self.changes.begin(actor).await?;
             let sketched = sketch()?;
             let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
                 let plans = sketched.into_iter().map(|plan| plan.with(&versions));
@@ -113,9 +116,10 @@ impl Control {
         self.changes.require_owner(&owner)?;
         for number in plan.numbers() {
             if let Entry::Vacant(lacking) = versions.entry(number) {
+                let (store, per_hour) = (self.changes.store(), self.compile_s_per_hour(&owner)?);
                 let version = self
                     .modules
-                    .version(self.changes.store(), &owner, policy, number);
+                    .version(store, &owner, policy, number, per_hour);
                 lacking.insert(version.await?);
             }
         }
@@ -191,6 +195,39 @@ impl Control {
             }),
         })
     }
+}
+
+/// The plans of a tenant's change without its choice to run in the daemon. Where the operator wants
+/// processes, that is refused. Elsewhere it changes nothing, and isn't kept for the day on which
+/// the operator wants them.
+fn isolated(
+    config: &Config,
+    actor: &Actor,
+    mut plans: Vec<Plan<VersionNumber>>,
+) -> Result<Vec<Plan<VersionNumber>>, Status> {
+    if !matches!(actor, Actor::Credential { .. }) {
+        return Ok(plans);
+    }
+    for Attachment {
+        target,
+        policy,
+        options,
+        ..
+    } in plans.iter_mut().map(|plan| &mut plan.attachment)
+    {
+        if options.isolation != Some(Isolation::None) {
+            continue;
+        }
+        if config.policies.isolation == Isolation::Process {
+            let text = format!(
+                "{policy} at {target} would run in the daemon (`isolation none`), but the operator runs tenants' policies in processes: \
+                 attach it with `isolation process`, or ask an operator for the change"
+            );
+            return Err(Status::new(Code::PERMISSION_DENIED, text));
+        }
+        options.isolation = None;
+    }
+    Ok(plans)
 }
 
 /// Checks that a version may be put where the attachment is: it covers that place, it fits the

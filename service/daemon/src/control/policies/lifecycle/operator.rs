@@ -8,22 +8,25 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{
-    Attachment, Candidate, PolicyVersion, SlotError, Store, StoreError, Target,
+    Attachment, Candidate, Ceiling, Isolation, Options, PolicyVersion, SlotError, Store,
+    StoreError, Target, at_ceiling,
 };
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{
     MODE_ENFORCE, PolicyAttach, PolicySelection, PolicyStep, PolicyUpgrade, STEP_PROMOTE,
     STEP_RELEASE, STEP_ROLLBACK,
 };
+use tollgate_shm_abi::status::Code;
 
-use crate::config::Config;
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::changes::Changes;
 use crate::control::placement::running::Runtimes;
+use crate::control::policies::ceilings::check_capabilities;
 use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::candidates::check;
@@ -34,9 +37,10 @@ use crate::control::policies::lifecycle::{
     Next, Plan, PreparedInstances, Told, details_of, refused,
 };
 use crate::control::policies::live_policies::LivePolicies;
-use crate::control::policies::model::Version;
+use crate::control::policies::model::{Loaded, Version};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
+use crate::limits::MAX_PROBATION;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::PolicyChange;
@@ -51,9 +55,9 @@ pub(in crate::control) async fn attach(
     let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
     let given = given.map(|given| given.of(&request.service)).transpose()?;
     let given = given.unwrap_or_default();
-    let sketch = || Ok(vec![attaching(&control.policies, &request)?]);
-    let (plans, prepared, _one_at_a_time) = control.loaded(sketch).await?;
-    let warnings = check_all(&control.config(), &control.policies, &plans, &given)?;
+    let sketch = || Ok(vec![attaching(control, &request)?]);
+    let (plans, prepared, _one_at_a_time) = control.loaded(&actor, sketch).await?;
+    let warnings = check_all(control, &plans, &given)?;
     let details = plans.first().map(|plan| {
         let mut details = details_of(&plan.attachment);
         details["isolation"] = json!(isolation_of(&control.config(), &plan.attachment));
@@ -78,7 +82,7 @@ pub(in crate::control) async fn upgrade(
 ) -> Result<(Vec<Attachment>, Vec<String>), Status> {
     let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
     let (plans, prepared, _one_at_a_time) = control
-        .loaded(|| upgrading(control.changes.store(), &request))
+        .loaded(&actor, || upgrading(control, &request))
         .await?;
     let mut warnings = Vec::new();
     for plan in &plans {
@@ -86,7 +90,7 @@ pub(in crate::control) async fn upgrade(
         let given = given.as_ref().map(|given| given.of(of)).transpose()?;
         let plan = std::slice::from_ref(plan);
         let given = given.unwrap_or_default();
-        let its = check_all(&control.config(), &control.policies, plan, &given)?;
+        let its = check_all(control, plan, &given)?;
         warnings.extend(its);
     }
     let changed = carry_out_all(control, actor, Event::Upgrade, plans, prepared).await?;
@@ -111,7 +115,7 @@ pub(in crate::control) async fn step(
     };
     let at = request.at.unwrap_or_default();
     let (plans, prepared, _one_at_a_time) = control
-        .loaded(|| stepping(control.changes.store(), event, &at))
+        .loaded(&actor, || stepping(control.changes.store(), event, &at))
         .await?;
     for plan in &plans {
         let config = control.config();
@@ -153,7 +157,7 @@ pub(in crate::control) async fn detach(
     request: &PolicySelection,
 ) -> Result<(), Status> {
     let (owner, which) = selection_of(request)?;
-    let _one_at_a_time = changes.begin().await?;
+    let _one_at_a_time = changes.begin(&actor).await?;
     let ended = changes
         .store()
         .detach(actor, &owner, &request.policy, &which)
@@ -212,25 +216,35 @@ fn details_of_all(changed: &[Attachment]) -> Value {
 
 /// Like [`check`], for every version of the plans.
 fn check_all(
-    config: &Config,
-    policies: &LivePolicies,
+    control: &Control,
     plans: &[Plan<Version>],
     given: &[Arc<BoundSchema>],
 ) -> Result<Vec<String>, Status> {
     let mut warnings = Vec::new();
-    for plan in plans {
-        for next in [&plan.stable, &plan.candidate] {
-            warnings.extend(check(config, policies, &plan.attachment, next, given)?);
+    for Plan {
+        attachment,
+        stable,
+        candidate,
+    } in plans
+    {
+        let owner = attachment.target.owner();
+        let ceiling = owner.tenant().zip(control.ceiling_of(&owner)?);
+        for next in [stable, candidate] {
+            if let (Some((tenant, ceiling)), Next::Put { version, .. }) = (&ceiling, next)
+                && let Ok(Loaded { policy, .. }) = &version.loaded
+            {
+                let name = format!("{}@{}", attachment.policy, version.number);
+                check_capabilities(tenant, ceiling, policy, &name)?;
+            }
+            let (config, policies) = (&control.config(), &control.policies);
+            warnings.extend(check(config, policies, attachment, next, given)?);
         }
     }
     Ok(warnings)
 }
 
 /// The plan of an attachment.
-fn attaching(
-    policies: &LivePolicies,
-    request: &PolicyAttach,
-) -> Result<Plan<VersionNumber>, Status> {
+fn attaching(control: &Control, request: &PolicyAttach) -> Result<Plan<VersionNumber>, Status> {
     let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
     let trial = match request.mode {
         MODE_ENFORCE => None,
@@ -243,9 +257,19 @@ fn attaching(
         method: request.method.clone(),
         side: side_of(request.side)?,
     };
-    let known = policies.at(&target, &name);
+    let known = control.policies.at(&target, &name);
     let (slot, mut options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
     merge(&mut options, request.options.clone().unwrap_or_default())?;
+    let owner = target.owner();
+    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), control.ceiling_of(&owner)?) {
+        if ceiling.isolation.is_some() {
+            options.isolation.get_or_insert(Isolation::Process);
+        }
+        under_ceiling(control, tenant, &ceiling, (&target, &options))?;
+        if trial.is_none() && ceiling.needs_trial {
+            return Err(needs_trial(tenant, &target));
+        }
+    }
     let slot = slot.attach(&name, version, trial);
     let slot = slot.map_err(|why| step_refused(&target, why))?;
     let put = Next::Put {
@@ -269,9 +293,52 @@ fn attaching(
     })
 }
 
+/// Refuses what a tenant's attachment has above its ceiling.
+fn under_ceiling(
+    control: &Control,
+    tenant: &str,
+    ceiling: &Ceiling,
+    (target, options): (&Target, &Options),
+) -> Result<(), Status> {
+    if let Some(cpu_us) = options.cpu_us.filter(|cpu_us| *cpu_us > ceiling.cpu_us) {
+        let has = format!("the attachment at {target} has {cpu_us} us of CPU time per call");
+        let text = at_ceiling(tenant, has, "cpu_us", ceiling.cpu_us);
+        return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+    }
+    let is_apart = options
+        .isolation
+        .unwrap_or(control.config().policies.isolation);
+    if ceiling.isolation.is_some() && is_apart != Isolation::Process {
+        let has = format!(
+            "the attachment at {target} would run in the daemon (attach it with `--isolation process`)"
+        );
+        let text = at_ceiling(tenant, has, "isolation", "process");
+        return Err(Status::new(Code::PERMISSION_DENIED, text));
+    }
+    Ok(())
+}
+
+fn needs_trial(tenant: &str, target: &Target) -> Status {
+    let has = format!(
+        "a version without a trial would decide at {target} (use `--mode shadow` or `--mode canary`, and `tollgate policy promote` then)"
+    );
+    let text = at_ceiling(tenant, has, "trial", "required");
+    Status::new(Code::FAILED_PRECONDITION, text)
+}
+
 /// The plans of an upgrade.
-fn upgrading(store: &Store, request: &PolicyUpgrade) -> Result<Vec<Plan<VersionNumber>>, Status> {
+fn upgrading(
+    control: &Control,
+    request: &PolicyUpgrade,
+) -> Result<Vec<Plan<VersionNumber>>, Status> {
+    let store = control.changes.store();
     let version = request.version;
+    if let Some(ms) = request.probation_ms
+        && Duration::from_millis(ms) > MAX_PROBATION
+    {
+        let text = format!("a probation of {ms} ms is too long: the limit is {MAX_PROBATION:?}");
+        return Err(invalid(text));
+    }
     let trial = match request.mode {
         MODE_ENFORCE => None,
         mode => Some(Candidate {
@@ -287,14 +354,22 @@ fn upgrading(store: &Store, request: &PolicyUpgrade) -> Result<Vec<Plan<VersionN
             None => before.slot.replace(&before.policy, version),
         };
         let slot = slot.map_err(|why| step_refused(&before.target, why))?;
+        let owner = before.target.owner();
+        let ceiling = owner.tenant().zip(control.ceiling_of(&owner)?);
+        let is_on_trial = before.slot.candidate.map(|c| c.version) == Some(version);
+        if let Some((tenant, ceiling)) = &ceiling {
+            under_ceiling(control, tenant, ceiling, (&before.target, &before.options))?;
+            if trial.is_none() && !is_on_trial && ceiling.needs_trial {
+                return Err(needs_trial(tenant, &before.target));
+            }
+        }
         // Quarantined until an operator acts, as now.
         let quarantined = before.slot.quarantine.is_some();
-        let runs = before.slot.candidate.map(|c| c.version) == Some(version);
         let next = Next::Put {
             version: VersionNumber(version),
             inherit: !quarantined,
         };
-        let (stable, candidate) = match (trial, runs) {
+        let (stable, candidate) = match (trial, is_on_trial) {
             (None, true) => (Next::FromCandidate, Next::Keep),
             (None, false) => (next, Next::Keep),
             (Some(_), _) => {
@@ -305,7 +380,7 @@ fn upgrading(store: &Store, request: &PolicyUpgrade) -> Result<Vec<Plan<VersionN
                     },
                     _ => Next::Keep,
                 };
-                (stable, if runs { Next::Keep } else { next })
+                (stable, if is_on_trial { Next::Keep } else { next })
             }
         };
         Ok(Plan {

@@ -151,7 +151,7 @@ impl Control {
         let store = self.changes.store();
         let version = self
             .modules
-            .version(store, &owner, &attachment.policy, number)
+            .version(store, &owner, &attachment.policy, number, None)
             .await?;
         let how = self.how(attachment, &version).await?;
         Ok((version, how))

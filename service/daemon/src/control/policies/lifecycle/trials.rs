@@ -10,6 +10,7 @@ use tollgate_control::{Attachment, Candidate};
 
 use crate::control::policies::lifecycle::{Next, Plan, PreparedInstances, Told};
 use crate::control::state::Control;
+use crate::limits::PROBATION_LOOK;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 
 impl Control {
@@ -75,11 +76,20 @@ impl Control {
             attachment.policy.clone(),
         );
         tokio::task::spawn_local(async move {
-            tokio::time::sleep(Duration::from_millis(ms)).await;
+            let is_same = || control.policies.incarnation(id) == Some(began);
+            let mut left = Duration::from_millis(ms);
+            while !left.is_zero() {
+                let step = left.min(PROBATION_LOOK);
+                tokio::time::sleep(step).await;
+                left -= step;
+                // Another change has begun another watch.
+                if !is_same() {
+                    return;
+                }
+            }
             let _one_at_a_time = control.changes.begin_own().await;
             let known = control.policies.at(&target, &policy);
-            let (Some(before), true) = (known, control.policies.incarnation(id) == Some(began))
-            else {
+            let (Some(before), true) = (known, is_same()) else {
                 return;
             };
             let Ok(slot) = before.slot.promote(&policy) else {

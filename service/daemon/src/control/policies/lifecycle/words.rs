@@ -9,6 +9,7 @@ use tollgate_shm_abi::messages::{
     PolicyOptions, PolicySelection, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER,
 };
 
+use crate::control::policies::lifecycle::refused;
 use crate::control::refusals::invalid;
 
 /// The owner of the selected policies, and their selected attachments.
@@ -119,5 +120,6 @@ pub(super) fn merge(options: &mut Options, given: PolicyOptions) -> Result<(), S
         });
         options.max_worse = points?;
     }
-    Ok(())
+    // Lists that are too long cost nobody a search.
+    options.check().map_err(refused)
 }
