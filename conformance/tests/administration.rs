@@ -641,11 +641,21 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["attachments"][0]["isolation"], "process", "{shown}");
     assert_eq!(tenant("policy detach p").code, 0);
+    // Nothing of it runs in the daemon either: neither its set-up at a push, nor a comparison.
+    let compared = tenant("policy diff p@1 p@1");
+    assert_eq!(compared.code, 7, "{compared}");
     // A version decides after a trial only.
     set("isolation=any trial=required");
+    at_ceiling(
+        &attach("p@1", "--side client --mode canary=100%"),
+        9,
+        "`trial` = required",
+    );
     at_ceiling(&attach("p@1", "--side client"), 9, "`trial` = required");
     assert_eq!(attach("p@1", "--side client --mode shadow").code, 0);
     assert_eq!(tenant("policy promote p").code, 0);
+    // What decides there already gets other options.
+    assert_eq!(attach("p@1", "--side client --record 5").code, 0);
     assert_eq!(push("p", "null").code, 0);
     at_ceiling(
         &tenant("policy upgrade p@2 --mode enforce"),
@@ -656,8 +666,13 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
     assert_eq!(tenant("policy upgrade p@2 --mode enforce").code, 0);
     // An hour's changes: what was done counts, looking doesn't.
     set("changes_per_hour=1");
-    at_ceiling(&tenant("policy rollback p"), 8, "`changes_per_hour` = 1");
+    at_ceiling(
+        &tenant("policy upgrade p@1 --mode shadow"),
+        8,
+        "`changes_per_hour` = 1",
+    );
     assert_eq!(tenant("policy list").code, 0);
+    set("changes_per_hour=60");
     let used = tenant("usage").out;
     for row in [
         "versions              3 of 9\n",
@@ -671,7 +686,7 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
     daemon.push("--provider", "null", "guard", None);
     // The tenant sees it and can't change it.
     let shown = tenant("ceiling show").out;
-    assert!(shown.contains("\nchanges_per_hour    1 "), "{shown}");
+    assert!(shown.contains("\nchanges_per_hour    60 "), "{shown}");
     assert_eq!(tenant("ceiling set versions=10").code, 7);
     assert_eq!(tenant("ceiling show --tenant other").code, 5);
     let log = daemon.ok("audit show --last 100");
@@ -805,6 +820,191 @@ fn a_name_that_is_given_again_brings_no_records_of_the_tenant_before() {
         own.contains("tenant-add") && !own.contains("secret-plan"),
         "{own}"
     );
+}
+
+// ---- own views ----
+
+#[test]
+fn a_tenant_sees_its_own_calls_and_neither_others_nor_the_providers_policies() {
+    const RESERVE: &str = "hotel.Reservation/Reserve";
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let (token, evil) = (daemon.tenant("acme"), daemon.tenant("evil"));
+    let viewer = credential(&daemon, "acme", "viewer", "viewer");
+    let reply = ["--reply", "{}"];
+    let _servers =
+        [&token, &evil].map(|token| daemon.serve_hotel(token, "hotel.Reservation", &reply));
+    let list = |name: &str| bed.file("list.json", format!(r#"{{"blocked": ["{name}"]}}"#));
+    // The provider rejects Ada before the tenant's own policy sees the call, which rejects Eve.
+    daemon.push("--provider", "acl", "guard", Some(&list("Ada")));
+    daemon.ok("policy attach guard@1 --provider --side client");
+    for tenant in ["acme", "evil"] {
+        daemon.push(
+            &format!("--tenant {tenant}"),
+            "acl",
+            "own",
+            Some(&list("Eve")),
+        );
+        daemon.ok(&format!(
+            "policy attach own@1 --tenant {tenant} --service hotel.Reservation --side client"
+        ));
+    }
+    let call = |token: &str, name: &str| {
+        let request = format!(r#"{{"customer_name": "{name}"}}"#);
+        daemon.call_hotel(token, "", RESERVE, &request).code
+    };
+    let json = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&bearer_ok(&daemon, &viewer, line)).unwrap()
+    };
+    #[track_caller]
+    fn is_own(what: &str, shown: &str) {
+        assert!(
+            shown.contains("acme") || shown.contains("Reserve"),
+            "{what}: {shown}"
+        );
+        for hidden in ["evil", "guard", "\"providers\":true"] {
+            assert!(!shown.contains(hidden), "{what} shows {hidden}: {shown}");
+        }
+    }
+    // Calls as they end, while both tenants call.
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let tapped = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                for (token, name, code) in [
+                    (&evil, "Bob", 0),
+                    (&token, "Bob", 0),
+                    (&token, "Ada", 7),
+                    (&token, "Eve", 7),
+                ] {
+                    assert_eq!(call(token, name), code);
+                }
+            }
+        });
+        let tapped = as_bearer(&daemon, &viewer, "tap --denied --json --count 4 --for 60s");
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        tapped
+    });
+    assert_eq!(tapped.code, 0, "{tapped}");
+    is_own("tap", &tapped.out);
+    assert_eq!(tapped.out.lines().count(), 4, "{tapped}");
+    let denied_by: Vec<_> = tapped
+        .out
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["denied_by"].clone())
+        .collect();
+    assert!(denied_by.contains(&"own@1".into()), "{denied_by:?}");
+    assert!(
+        denied_by.contains(&serde_json::Value::Null),
+        "{denied_by:?}"
+    );
+    // Calls that ended.
+    let traces = json("trace --json");
+    is_own("trace", &traces.to_string());
+    let all: serde_json::Value =
+        serde_json::from_str(&daemon.ok("trace --json --last 1000")).unwrap();
+    let all = all["traces"].as_array().unwrap();
+    assert!(
+        all.iter().any(|trace| trace["denied_by"] == "guard@1"),
+        "{all:?}"
+    );
+    for trace in traces["traces"].as_array().unwrap() {
+        let id = trace["trace"].as_str().unwrap();
+        is_own(
+            "a trace",
+            &bearer_ok(&daemon, &viewer, &format!("trace {id} --json")),
+        );
+        is_own(
+            "a call explained",
+            &bearer_ok(&daemon, &viewer, &format!("explain {id} --json")),
+        );
+    }
+    assert_eq!(call(&evil, "Ada"), 7);
+    let others: serde_json::Value =
+        serde_json::from_str(&daemon.ok("trace --json --last 1000")).unwrap();
+    let others = others["traces"].as_array().unwrap().iter();
+    let others: Vec<_> = others.filter(|trace| trace["tenant"] == "evil").collect();
+    let id = others[0]["trace"].as_str().unwrap();
+    let hidden = as_bearer(&daemon, &viewer, &format!("trace {id}"));
+    let unknown = as_bearer(&daemon, &viewer, &format!("trace {}", "0".repeat(32)));
+    assert_eq!((hidden.code, unknown.code), (5, 5), "{hidden}");
+    assert_eq!(
+        hidden.err.replace(id, "ID"),
+        unknown.err.replace(&"0".repeat(32), "ID")
+    );
+    // Calls that might be made: Ada's is the provider's business.
+    for (name, words) in [("Ada", "=> OK"), ("Eve", "=> PERMISSION_DENIED by own@1")] {
+        let request = format!(r#"{{"customer_name":"{name}"}}"#);
+        let explained = bearer_ok(
+            &daemon,
+            &viewer,
+            &format!("explain --method {RESERVE} {request}"),
+        );
+        assert!(explained.contains(words), "{explained}");
+        is_own("explain", &explained.replace("=> OK", "acme"));
+    }
+    let proto = tollgate_conformance::testbed::proto_file("hotel.proto");
+    let with_schema = format!(
+        "explain --method hotel.Echo/Echo --proto {}",
+        proto.display()
+    );
+    let explained = as_bearer(&daemon, &viewer, &with_schema);
+    assert!(explained.code == 0 || explained.code == 5, "{explained}");
+    assert!(!explained.err.contains("guard"), "{explained}");
+    // What there is, and how much.
+    let status = json("status --json");
+    is_own("status", &status.to_string());
+    assert_eq!(status["sessions"].as_array().unwrap().len(), 1, "{status}");
+    assert_eq!(
+        status["attachments"].as_array().unwrap().len(),
+        1,
+        "{status}"
+    );
+    for key in [
+        "peers", "datapath", "tenants", "capacity", "audit", "socket",
+    ] {
+        assert!(status[key].is_null(), "{key}: {status}");
+    }
+    is_own("status", &bearer_ok(&daemon, &viewer, "status"));
+    let top = json("top --json --interval 100ms");
+    is_own("top", &top.to_string());
+    assert_eq!(top["runtimes"], serde_json::json!([]), "{top}");
+    assert_eq!(
+        (&top["sessions"], &top["services"]),
+        (&1.into(), &1.into()),
+        "{top}"
+    );
+    // Another tenant is nobody.
+    for line in [
+        "status --tenant evil",
+        "tap --tenant evil --for 1s",
+        "top --tenant evil --once",
+    ] {
+        let refused = as_bearer(&daemon, &viewer, line);
+        assert!(
+            refused.code == 5 || !refused.out.contains("Reserve"),
+            "{line}: {refused}"
+        );
+    }
+}
+
+#[test]
+fn a_tenant_has_few_taps_and_leaves_operators_theirs() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let (tenant, operator) = (client(&daemon, Some(&token)), client(&daemon, None));
+    let path = "/tollgate.admin.v1.ObservationService/TapCalls";
+    // Each ends with its stream, and its place is free a while later.
+    for _ in 0..2 {
+        tenant.ask_bytes(path, Vec::new()).unwrap();
+    }
+    let full = tenant.ask_bytes(path, Vec::new()).unwrap_err();
+    assert_eq!(full.code, Code::RESOURCE_EXHAUSTED, "{full}");
+    assert!(full.message.contains("2 taps of this tenant"), "{full}");
+    for _ in 0..8 {
+        operator.ask_bytes(path, Vec::new()).unwrap();
+    }
 }
 
 // ---- contexts ----

@@ -348,7 +348,7 @@ fn what_is_asked_wrongly_is_refused_with_a_sentence() {
         outcome.out.contains("no policy is asked about the request"),
         "{outcome}"
     );
-    // MAX_EXPLAINED
+    // MAX_MESSAGE_BYTES
     let socket = host.daemon.socket().display().to_string();
     let words = [
         "--socket", &socket, "explain", "--tenant", "acme", "--method", RESERVE, "-",
@@ -356,9 +356,9 @@ fn what_is_asked_wrongly_is_refused_with_a_sentence() {
     let long = format!("{{\"customer_name\": \"{}\"}}", "x".repeat(4 << 20));
     refused(
         run(&program("tollgate"), words, long.as_bytes()),
-        "the message can't be read",
+        "the request has ",
     );
-    let most = format!("{{\"customer_name\": \"{}\"}}", "x".repeat((4 << 20) - 22));
+    let most = format!("{{\"customer_name\": \"{}\"}}", "x".repeat(3 << 20));
     let outcome = run(&program("tollgate"), words, most.as_bytes());
     assert_eq!(outcome.code, 0, "{} B: {outcome}", most.len());
 

@@ -2,8 +2,9 @@
 
 pub mod raw;
 
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio_stream::StreamExt as _;
@@ -11,7 +12,7 @@ use tollgate_shm_abi::status::Code;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::limits::{MAX_REPORT_BYTES, PUSH_CHUNK_BYTES};
+use crate::limits::{MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, PUSH_CHUNK_BYTES};
 use crate::operations::{PushOrder, operations};
 use crate::proto::*;
 use crate::status::{Secret, Status, causes};
@@ -103,8 +104,13 @@ impl Client {
     ///
     /// # Errors
     /// The daemon's status. UNAVAILABLE: the connection is lost. DEADLINE_EXCEEDED: no answer came
-    /// in time.
+    /// in time. INVALID_ARGUMENT: the request is longer than a message may be.
     pub fn ask<R: Unary>(&self, request: R) -> Result<R::Response, Status> {
+        let bytes = request.encoded_len();
+        if bytes > MAX_MESSAGE_BYTES {
+            let text = format!("the request has {bytes} bytes; the limit is {MAX_MESSAGE_BYTES}");
+            return Err(Status::new(Code::INVALID_ARGUMENT, text));
+        }
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(R::PATH);
         let answer = async {
             let mut grpc = self.ready().await?;
@@ -146,6 +152,43 @@ impl Client {
             Err(tonic::Status::internal("the push ended without a version"))
         };
         self.block_on(answer)
+    }
+
+    /// Watches calls: `each` gets what the daemon tells of them, until it breaks, the time is over
+    /// or the daemon ends the stream.
+    ///
+    /// # Errors
+    /// As for [`ask`](Self::ask), without a time limit between two answers.
+    pub fn tap(
+        &self,
+        request: TapCallsRequest,
+        until: Option<Instant>,
+        mut each: impl FnMut(TapCallsResponse) -> ControlFlow<()>,
+    ) -> Result<(), Status> {
+        let watch = async {
+            let mut grpc = self.ready().await?;
+            let path = "/tollgate.admin.v1.ObservationService/TapCalls";
+            let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
+            let codec = tonic_prost::ProstCodec::<TapCallsRequest, TapCallsResponse>::default();
+            let request = self.request(request);
+            let answers = grpc.server_streaming(request, path, codec).await?;
+            let mut answers = answers.into_inner();
+            while let Some(answer) = answers.next().await {
+                if each(answer?).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let watched = self.runtime.block_on(async {
+            match until {
+                Some(until) => tokio::time::timeout_at(until.into(), watch)
+                    .await
+                    .unwrap_or(Ok(())),
+                None => watch.await,
+            }
+        });
+        watched.map_err(|status: tonic::Status| Status::from(status))
     }
 
     async fn ready(&self) -> Result<tonic::client::Grpc<Channel>, tonic::Status> {

@@ -66,8 +66,8 @@ pub const PUSHES_PER_USER: usize = 2;
 /// How long the parts of a push may take to arrive.
 pub const PUSH_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a connection may take to send its first byte.
-pub(crate) const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// How long a connection may take to send HTTP/2's preface.
+pub(crate) const PREFACE_TIME: Duration = Duration::from_secs(10);
 
 /// How often the server asks the daemon for the calls of a watcher.
 pub const TAP_INTERVAL: Duration = Duration::from_millis(250);

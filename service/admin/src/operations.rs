@@ -59,6 +59,19 @@ impl Operation {
         self.rights.viewer == Reach::No
     }
 
+    /// Whether it only ends or takes back what a tenant has: it isn't refused to a tenant that has
+    /// used up its changes, who may need it to stop what used them up.
+    pub fn is_way_out(&self) -> bool {
+        matches!(
+            self.method,
+            "RevokeCredential"
+                | "RotateCredential"
+                | "DetachPolicy"
+                | "RollBackPolicy"
+                | "DeletePolicy"
+        )
+    }
+
     /// The method's path in gRPC.
     pub fn path(&self) -> String {
         format!("/tollgate.admin.v1.{}/{}", self.service, self.method)
@@ -102,11 +115,11 @@ macro_rules! operations {
                 unary delete_policy DeletePolicy (DeletePolicyRequest) DeletePolicyResponse [Any Own No No]
             }
             observation_service_server ObservationService ObservationServiceServer {
-                unary get_status GetStatus (GetStatusRequest) GetStatusResponse [Any No No No]
-                unary get_metrics GetMetrics (GetMetricsRequest) GetMetricsResponse [Any No No No]
-                unary explain_call ExplainCall (ExplainCallRequest) ExplainCallResponse [Any No No No]
-                tap tap_calls TapCalls (TapPoll) TapCallsResponse [Any No No No]
-                unary show_trace ShowTrace (ShowTraceRequest) ShowTraceResponse [Any No No No]
+                unary get_status GetStatus (GetStatusRequest) GetStatusResponse [Any Own Own No]
+                unary get_metrics GetMetrics (GetMetricsRequest) GetMetricsResponse [Any Own Own No]
+                unary explain_call ExplainCall (ExplainCallRequest) ExplainCallResponse [Any Own Own No]
+                tap tap_calls TapCalls (TapPoll) TapCallsResponse [Any Own Own No]
+                unary show_trace ShowTrace (ShowTraceRequest) ShowTraceResponse [Any Own Own No]
                 unary show_audit_records ShowAuditRecords (ShowAuditRecordsRequest) ShowAuditRecordsResponse [Any Own Own No]
                 unary verify_audit_log VerifyAuditLog (VerifyAuditLogRequest) VerifyAuditLogResponse [Any No No No]
             }

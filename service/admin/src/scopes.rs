@@ -98,9 +98,6 @@ macro_rules! about_a_policy {
 
 about_the_daemon!(
     ListTenantsRequest,
-    GetStatusRequest,
-    GetMetricsRequest,
-    ShowTraceRequest,
     VerifyAuditLogRequest,
     ShowSettingsRequest,
     PrefetchSchemaRequest,
@@ -115,6 +112,9 @@ about_a_tenant!(
     RotateCredentialRequest,
     RevokeCredentialRequest,
     ListPoliciesRequest,
+    GetStatusRequest,
+    GetMetricsRequest,
+    ShowTraceRequest,
     ShowUsageRequest,
     ShowCeilingRequest,
     ShowAuditRecordsRequest,

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
+use tollgate_admin::proto::GetStatusRequest;
 use tollgate_shm_abi::messages::{self, Empty, RequestBody};
 
+use crate::api::{Acting, Api, json_of};
 use crate::failure::Failure;
 use crate::limits::CALLS_LOOK;
 use crate::render::{flat, outline};
@@ -19,6 +21,11 @@ use crate::{output, schema, screen};
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
+    /// Only what is this tenant's; with a token, the token's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
     /// Print everything, indented
     #[arg(long, conflicts_with = "json")]
     pub(crate) verbose: bool,
@@ -69,9 +76,22 @@ pub(crate) struct DaemonUpgrade {
 
 /// `tollgate status`
 pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
-    let first = report(socket, RequestBody::Status(Empty {}))?;
+    let token = args.acting.token()?;
+    let is_tenants = token.is_some() || args.tenant.is_some();
+    let first = match is_tenants {
+        // Daemons that don't serve the API yet have a state, too.
+        false => report(socket, RequestBody::Status(Empty {}))?,
+        true => {
+            let tenant = args.tenant.clone().unwrap_or_default();
+            let api = Api::connect_as(socket, token.as_ref())?;
+            json_of(api.ask(GetStatusRequest { tenant })?.report)
+        }
+    };
     if args.json {
         return Ok(output::json(&first));
+    }
+    if !args.verbose && is_tenants {
+        return Ok(screen::of_tenant(&first));
     }
     if !args.verbose {
         std::thread::sleep(CALLS_LOOK);

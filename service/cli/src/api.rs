@@ -1,8 +1,11 @@
 //! The daemon's administrative API, as an operator or as the bearer of a tenant's token.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use clap::Args;
+use serde_json::Value;
 use tollgate::token::{self, TOKEN, TOKEN_FILE};
 use tollgate_admin::client::{Client, Unary};
 use tollgate_admin::proto::{self, PushPolicyStep, PushedPolicy};
@@ -13,6 +16,7 @@ use tollgate_shm_abi::status::Code;
 use crate::failure::Failure;
 use crate::request::{ANSWER_TIMEOUT, unreachable};
 use crate::stderr::warn;
+use crate::values::Side;
 
 /// Whom a command acts as.
 #[derive(Debug, Args)]
@@ -32,20 +36,36 @@ pub(crate) struct Api {
     has_token: bool,
 }
 
-impl Api {
-    /// Connects to the API of the daemon at this socket.
-    pub(crate) fn connect(socket: &Path, acting: &Acting) -> Result<Api, Failure> {
+impl Acting {
+    /// The token, if the command acts as a bearer.
+    pub(crate) fn token(&self) -> Result<Option<Secret>, Failure> {
         let failed = |status: tollgate::Status| Failure::new(status.code(), status.message());
-        let found = match &acting.token_file {
+        let found = match &self.token_file {
             Some(path) => Some(token::from_file(path).map_err(failed)?),
             None => token::from_env().map_err(failed)?,
         };
         if let Some(warning) = found.as_ref().and_then(|found| found.warning.as_ref()) {
             warn(warning);
         }
-        let token = found.map(|found| Secret::new(found.reveal()));
+        Ok(found.map(|found| Secret::new(found.reveal())))
+    }
+}
+
+/// The JSON of a report.
+pub(crate) fn json_of(report: Option<prost_types::Struct>) -> Value {
+    tollgate_admin::to_json(report.unwrap_or_default())
+}
+
+impl Api {
+    /// Connects to the API of the daemon at this socket.
+    pub(crate) fn connect(socket: &Path, acting: &Acting) -> Result<Api, Failure> {
+        Api::connect_as(socket, acting.token()?.as_ref())
+    }
+
+    /// Connects as the bearer of a token, or as this user.
+    pub(crate) fn connect_as(socket: &Path, token: Option<&Secret>) -> Result<Api, Failure> {
         let path = socket_beside(socket);
-        let client = Client::connect(&path, token.as_ref(), ANSWER_TIMEOUT);
+        let client = Client::connect(&path, token, ANSWER_TIMEOUT);
         Ok(Api {
             client: client.map_err(|status| unconnected(socket, status))?,
             has_token: token.is_some(),
@@ -64,6 +84,16 @@ impl Api {
         tell: impl FnMut(PushPolicyStep),
     ) -> Result<PushedPolicy, Failure> {
         self.client.push(order, tell).map_err(failure)
+    }
+
+    /// Watches calls.
+    pub(crate) fn tap(
+        &self,
+        request: proto::TapCallsRequest,
+        until: Option<Instant>,
+        each: impl FnMut(proto::TapCallsResponse) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.client.tap(request, until, each).map_err(failure)
     }
 
     /// The tenant that a command names, or the token's.
@@ -92,6 +122,14 @@ impl Api {
             false => self.tenant(named)?,
         };
         Ok(proto::Owner { tenant, provider })
+    }
+}
+
+pub(crate) fn side(side: Option<Side>) -> proto::Side {
+    match side {
+        None => proto::Side::Unspecified,
+        Some(Side::Client) => proto::Side::Client,
+        Some(Side::Server) => proto::Side::Server,
     }
 }
 

@@ -48,9 +48,6 @@ pub(crate) const REACH_AGAIN: (Duration, Duration) =
 /// choose the parents of spans.
 pub(crate) const MAX_TREE_DEPTH: usize = 64;
 
-/// The interval at which `tollgate tap` asks for ended calls.
-pub(crate) const TAP_EVERY: Duration = Duration::from_millis(200);
-
 /// The first and the longest pause between two looks at a host that settles.
 pub(crate) const LOOK_AGAIN: (Duration, Duration) =
     (Duration::from_millis(50), Duration::from_secs(1));

@@ -95,6 +95,46 @@ pub(crate) fn of_status(before: &Value, now: &Value) -> String {
     screen.text
 }
 
+/// A tenant's part of a daemon.
+pub(crate) fn of_tenant(now: &Value) -> String {
+    let (version, name) = (word(&now["version"]), word(&now["name"]));
+    let mut screen = Screen {
+        text: format!(
+            "tenant {} on daemon {name}, tollgated {version}\n",
+            word(&now["tenant"])
+        ),
+    };
+    let problems = items(&now["problems"])
+        .iter()
+        .map(|one| word(one).into_owned());
+    let mut problems: Vec<_> = problems.collect();
+    if problems.is_empty() {
+        problems.push("no known problems".to_owned());
+    }
+    screen.part("wrong", &problems);
+    let sessions = items(&now["sessions"]).iter().map(|one| {
+        let (app, pid) = (word(&one["app"]), &one["pid"]);
+        format!(
+            "{app} (process {pid}): {} calls in flight",
+            one["outstanding"]
+        )
+    });
+    screen.part("sessions", &sessions.collect::<Vec<_>>());
+    let services = items(&now["services"]).iter();
+    let services =
+        services.map(|one| format!("{}, served by {}", word(&one["service"]), one["servers"]));
+    screen.part("services", &services.collect::<Vec<_>>());
+    screen.part(
+        "policies",
+        &items(&now["attachments"])
+            .iter()
+            .map(attached)
+            .collect::<Vec<_>>(),
+    );
+    screen.text += "More: --verbose, or --json for programs; tollgate usage, tollgate top\n";
+    screen.text
+}
+
 /// `812/s, 5 in flight; 1234567 since the start, 12 failed`
 fn calls(before: &Value, now: &Value) -> String {
     let all = |report: &Value| {

@@ -4,7 +4,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tollgate_shm_abi::messages::{SIDE_CLIENT, SIDE_SERVER};
 
 /// A whole number.
 pub(crate) fn number(text: &str) -> Result<u32, String> {
@@ -66,16 +65,6 @@ pub(crate) enum Side {
     Client,
     /// On the server's host
     Server,
-}
-
-impl Side {
-    /// The number in a request.
-    pub(crate) fn number(self) -> i32 {
-        match self {
-            Side::Client => SIDE_CLIENT,
-            Side::Server => SIDE_SERVER,
-        }
-    }
 }
 
 /// A method's full name, `package.Service/Method`.

@@ -160,18 +160,27 @@ fn set(text: &str) -> Option<BTreeSet<String>> {
     }
 }
 
+/// The key with this name.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn check_key(name: &str) -> Result<&'static CeilingKey, StoreError> {
+    let found = KEYS.iter().find(|key| key.name == name);
+    found.ok_or_else(|| {
+        let keys: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+        StoreError::NoCeilingKey {
+            key: name.to_owned(),
+            keys: keys.join(", "),
+        }
+    })
+}
+
 /// Checks a value for a key.
 ///
 /// # Errors
 /// There is no such key, or it doesn't take this value.
 pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
-    let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-        let keys: Vec<_> = KEYS.iter().map(|key| key.name).collect();
-        return Err(StoreError::NoCeilingKey {
-            key: name.to_owned(),
-            keys: keys.join(", "),
-        });
-    };
+    let key = check_key(name)?;
     let range = |least: u32, most: u32| {
         // Only one form of a number, so that equal ceilings have equal texts.
         let parsed = value.parse::<u32>().ok();

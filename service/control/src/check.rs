@@ -13,8 +13,8 @@ use crate::error::{StoreError, contradiction, no_policy};
 use crate::model::hex;
 use crate::policy::PolicyVersion;
 use crate::tables::{
-    CEILINGS, CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow, SLOTS, TENANTS,
-    TOKENS, format_of, in_order, table,
+    CEILINGS, CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow, SIZES, SLOTS,
+    TENANTS, TOKENS, format_of, in_order, table,
 };
 
 /// Compares what tables say of each other, and modules with their digests: the tables' invariants.
@@ -31,6 +31,9 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
         return Ok(());
     };
     check_users(&policies, &modules)?;
+    if let Some(sizes) = table(&read, SIZES)? {
+        check_sizes(&modules, &sizes)?;
+    }
     let Some(slots) = table(&read, SLOTS)? else {
         return Ok(());
     };
@@ -126,6 +129,24 @@ pub(crate) fn check_users(
         Some(digest) => Err(module_lost(digest)),
         None => Ok(()),
     }
+}
+
+/// Modules have their sizes. A module of a daemon that predates them may have none.
+fn check_sizes(
+    modules: &ReadOnlyTable<Digest, (u32, &'static [u8])>,
+    sizes: &ReadOnlyTable<Digest, u64>,
+) -> Result<(), StoreError> {
+    for row in sizes.iter()? {
+        let (digest, size) = row?;
+        let digest = digest.value();
+        let module = modules.get(digest)?;
+        let bytes = module.as_ref().map(|module| module.value().1.len() as u64);
+        if bytes.is_some_and(|bytes| bytes != size.value()) {
+            let what = format!("module {} has other bytes than its size says", hex(&digest));
+            return Err(contradiction(what));
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn check_module(digest: Digest, wasm: &[u8]) -> Result<(), StoreError> {

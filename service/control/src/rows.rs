@@ -11,8 +11,8 @@ use crate::limits;
 use crate::model::{ALL, Attachment, Holdings};
 use crate::policy::{Owner, PolicyVersion};
 use crate::tables::{
-    CEILINGS, Digest, META, MODULES, POLICIES, Place, PolicyKey, PolicyRow, SLOTS, TENANTS, encode,
-    in_order, key_of,
+    CEILINGS, Digest, META, MODULES, POLICIES, Place, PolicyKey, PolicyRow, SIZES, SLOTS, TENANTS,
+    encode, in_order, key_of,
 };
 
 pub(crate) fn put(change: &WriteTransaction, attachment: &Attachment) -> Result<(), StoreError> {
@@ -100,7 +100,7 @@ pub(crate) fn check_versions(
         return Ok(());
     };
     let (policies, modules) = (change.open_table(POLICIES)?, change.open_table(MODULES)?);
-    let (versions, held) = stored_of(&policies, &modules, tenant)?;
+    let (versions, held) = stored_of(&policies, &change.open_table(SIZES)?, &modules, tenant)?;
     let sentence = if versions >= u64::from(ceiling.versions) {
         let has = format!("there are {versions} versions of policies");
         at_ceiling(tenant, has, "versions", ceiling.versions)
@@ -119,6 +119,7 @@ pub(crate) fn check_versions(
 /// The number of an owner's versions, and their bytes with their configurations.
 pub(crate) fn stored_of(
     policies: &impl ReadableTable<PolicyKey, PolicyRow>,
+    sizes: &impl ReadableTable<Digest, u64>,
     modules: &impl ReadableTable<Digest, (u32, &'static [u8])>,
     owner: &str,
 ) -> Result<(u64, u64), StoreError> {
@@ -127,12 +128,24 @@ pub(crate) fn stored_of(
     for row in policies.range((owner, "", 0)..(after.as_str(), "", 0))? {
         let (_, row) = row?;
         let (digest, config) = row.value();
-        let module = modules.get(digest)?;
-        let module = module.map_or(0, |module| module.value().1.len());
         versions += 1;
-        bytes += (module + config.map_or(0, <[u8]>::len)) as u64;
+        bytes += size_of(sizes, modules, digest)?.unwrap_or(0);
+        bytes += config.map_or(0, <[u8]>::len) as u64;
     }
     Ok((versions, bytes))
+}
+
+/// A module's bytes. It is read only if a daemon that predates the sizes has added it.
+pub(crate) fn size_of(
+    sizes: &impl ReadableTable<Digest, u64>,
+    modules: &impl ReadableTable<Digest, (u32, &'static [u8])>,
+    digest: Digest,
+) -> Result<Option<u64>, StoreError> {
+    if let Some(size) = sizes.get(digest)? {
+        return Ok(Some(size.value()));
+    }
+    let module = modules.get(digest)?;
+    Ok(module.map(|module| module.value().1.len() as u64))
 }
 
 pub(crate) fn attached_to(
@@ -272,6 +285,9 @@ pub(crate) fn use_module(
     let mut modules = change.open_table(MODULES)?;
     let users = modules.get(digest)?.map_or(0, |row| row.value().0);
     modules.insert(digest, (users + 1, wasm))?;
+    change
+        .open_table(SIZES)?
+        .insert(digest, wasm.len() as u64)?;
     Ok(())
 }
 
@@ -282,8 +298,13 @@ pub(crate) fn drop_module(change: &WriteTransaction, digest: Digest) -> Result<(
         let (users, wasm) = row.value();
         (users.saturating_sub(1), wasm.to_vec())
     });
-    if let Some((users @ 1.., wasm)) = left {
-        modules.insert(digest, (users, wasm.as_slice()))?;
+    match left {
+        Some((users @ 1.., wasm)) => {
+            modules.insert(digest, (users, wasm.as_slice()))?;
+        }
+        _ => {
+            change.open_table(SIZES)?.remove(digest)?;
+        }
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ use crate::lent::{Held, Lent};
 use crate::pair::{self, Restored};
 use crate::tables::{
     AUDIT, CEILINGS, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES, PLACEMENTS, POLICIES,
-    SETTINGS, SLOTS, TENANTS, TOKENS, builder, last_record, prepare,
+    SETTINGS, SIZES, SLOTS, TENANTS, TOKENS, builder, last_record, prepare,
 };
 
 mod ceilings;
@@ -253,6 +253,7 @@ impl Store {
         copy_table(&from, &to, CREDENTIALS)?;
         copy_table(&from, &to, TOKENS)?;
         copy_table(&from, &to, MODULES)?;
+        copy_table(&from, &to, SIZES)?;
         copy_table(&from, &to, POLICIES)?;
         copy_table(&from, &to, COUNTERS)?;
         copy_table(&from, &to, SLOTS)?;

@@ -6,6 +6,7 @@
 //!   credentials  (tenant, credential)                               -> (SHA-256 of its token, role, end in ms since 1970, SHA-256 of the token before)
 //!   digests      SHA-256 of a token                                 -> (tenant, credential, end in ms since 1970)
 //!   modules      SHA-256 of a module                                -> (versions that use it, module)
+//!   sizes        SHA-256 of a module                                -> its bytes
 //!   policies     (owner, policy, version)                           -> (SHA-256 of its module, configuration or none)
 //!   counters     (owner, policy)                                    -> the last version given out
 //!   slots        (owner, tenant, service, method, side, party, policy) -> (place in the chain, versions and options as JSON)
@@ -27,12 +28,13 @@
 //!
 //! Invariants: every credential's and ceiling's tenant exists; `digests` has the credentials'
 //! tokens, each with its credential's end, their tokens before that have a grace, and no others;
-//! every policy's module is in `modules` with the number of its users, and no other; every version
-//! that a slot names is in `policies`. [`crate::check`] compares them.
+//! every policy's module is in `modules` with the number of its users, and no other; `sizes` has
+//! the bytes of each of them; every version that a slot names is in `policies`. [`crate::check`]
+//! compares them.
 
 use redb::{
     Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
-    TableDefinition, TableError, WriteTransaction,
+    ReadableTableMetadata, TableDefinition, TableError, WriteTransaction,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +51,7 @@ pub(crate) const CREDENTIALS: TableDefinition<CredentialKey, CredentialRow> =
     TableDefinition::new("credentials");
 pub(crate) const TOKENS: TableDefinition<Digest, TokenRow> = TableDefinition::new("digests");
 pub(crate) const MODULES: TableDefinition<Digest, (u32, &[u8])> = TableDefinition::new("modules");
+pub(crate) const SIZES: TableDefinition<Digest, u64> = TableDefinition::new("sizes");
 pub(crate) const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("policies");
 pub(crate) const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
 pub(crate) const SLOTS: TableDefinition<Place, (u64, &[u8])> = TableDefinition::new("slots");
@@ -151,6 +154,7 @@ pub(crate) fn prepare(database: &Database, path: &str) -> Result<Option<u32>, St
         change.open_table(PLACEMENTS)?;
         change.open_table(CEILINGS)?;
         change.open_table(AUDIT)?;
+        measure_modules(&change)?;
         if found == 1 {
             attachments_to_slots(&change)?;
         }
@@ -178,7 +182,7 @@ pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
         && table(read, TENANTS)?.is_some()
         && table(read, CREDENTIALS)?.is_some()
         && table(read, TOKENS)?.is_some()
-        && table(read, MODULES)?.is_some()
+        && are_measured(read)?
         && table(read, POLICIES)?.is_some()
         && table(read, COUNTERS)?.is_some()
         && table(read, SLOTS)?.is_some()
@@ -186,6 +190,28 @@ pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
         && table(read, PLACEMENTS)?.is_some()
         && table(read, CEILINGS)?.is_some()
         && table(read, AUDIT)?.is_some())
+}
+
+/// Whether every module has its size. A daemon that predates the sizes may have added modules.
+fn are_measured(read: &ReadTransaction) -> Result<bool, StoreError> {
+    Ok(match (table(read, MODULES)?, table(read, SIZES)?) {
+        (Some(modules), Some(sizes)) => modules.len()? == sizes.len()?,
+        _ => false,
+    })
+}
+
+/// Notes the size of every module: a module is read as a whole to learn it.
+fn measure_modules(change: &WriteTransaction) -> Result<(), StoreError> {
+    let (modules, mut sizes) = (change.open_table(MODULES)?, change.open_table(SIZES)?);
+    if modules.len()? == sizes.len()? {
+        return Ok(());
+    }
+    sizes.retain(|_, _| false)?;
+    for row in modules.iter()? {
+        let (digest, row) = row?;
+        sizes.insert(digest.value(), row.value().1.len() as u64)?;
+    }
+    Ok(())
 }
 
 /// Format 1's attachments, each a version that decides under today's default conditions, which are

@@ -63,6 +63,11 @@ pub const REQUESTS_PER_TENANT: usize = 2;
 pub const CHANGE_PACE: Duration = Duration::from_millis(50);
 /// Changes that a tenant's principals may begin without a pause after a quiet time.
 pub const CHANGES_AT_ONCE: u32 = 10;
+/// The average pause between the beginnings of two other requests by one tenant's principals: for
+/// most, each runtime is asked between two calls.
+pub const LOOK_PACE: Duration = Duration::from_millis(50);
+/// Other requests that a tenant's principals may begin without a pause after a quiet time.
+pub const LOOKS_AT_ONCE: u32 = 40;
 
 /// Log lines that wait for standard error, each at most a few kilobytes. Further lines are dropped
 /// and counted (`tollgate.log.dropped`).
@@ -143,6 +148,12 @@ pub const MAX_SHOWN_TRACES: usize = 1_000;
 /// Concurrent watchers of calls as they end. Calls are copied for each watcher.
 pub const MAX_TAPS: usize = 16;
 
+/// Of [`MAX_TAPS`], those that only operators get.
+pub const OPERATORS_TAPS: usize = 8;
+
+/// Watchers of one tenant's principals.
+pub const MAX_TAPS_PER_TENANT: usize = 2;
+
 /// Calls that wait for one watcher; further calls are only counted.
 pub const MAX_TAPPED: usize = 2_048;
 
@@ -151,6 +162,10 @@ pub const TAP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Bytes of the JSON message for `tollgate explain`.
 pub const MAX_EXPLAINED: usize = 4 << 20;
+
+/// The set-up of an instance that each call gets anew (`--fresh`) may take this many times the CPU
+/// time of a call.
+pub const FRESH_SETUP_TIMES: u64 = 10;
 
 /// The longest probation of a version on trial: 30 days.
 pub const MAX_PROBATION: Duration = Duration::from_secs(30 * 24 * 3_600);
@@ -163,6 +178,8 @@ pub const MAX_TENANTS_RECORDS_BYTES: usize = 1 << 20;
 
 /// Fresh instances that a comparison of two versions makes: one per fault.
 pub const REPLAY_INSTANCES: usize = 100;
+/// How long a comparison of two versions may take: it is charged to nobody's share of CPU.
+pub const REPLAY_TIME: Duration = Duration::from_secs(10);
 
 /// Events of the runtimes that wait for the control plane and may be lost: log lines and throttled
 /// calls of policies, and peers to look up. Further ones are dropped, and the log says so.

@@ -317,6 +317,13 @@ pub struct ServiceReport {
     pub(crate) compiled_wire: usize,
 }
 
+impl ServiceReport {
+    /// The tenant's name.
+    pub fn tenant(&self) -> &str {
+        &self.tenant
+    }
+}
+
 /// The runtime's time that one tenant's calls have used.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShareReport {

@@ -223,22 +223,25 @@ impl Record {
     /// The tenant's view of the record: without the provider's policies.
     pub fn for_tenant(mut self) -> Record {
         match &mut self {
-            Record::Span(span) => forget_providers(Arc::make_mut(span)),
+            Record::Span(span) => Arc::make_mut(span).forget_providers(),
             Record::Line(line) if line.is_providers => line.policy = None,
             Record::Line(_) => {}
-            Record::Tapped(tapped) => forget_providers(&mut tapped.span),
+            Record::Tapped(tapped) => tapped.span.forget_providers(),
         }
         self
     }
 }
 
-fn forget_providers(span: &mut Span) {
-    let is_providers = |attributes: &Attributes| {
-        let mut keys = attributes.iter().map(|(key, _)| *key);
-        keys.any(|key| key == PROVIDERS_POLICY)
-    };
-    span.events.retain(|event| !is_providers(&event.attributes));
-    span.attributes.retain(|(key, _)| *key != PROVIDERS_POLICY);
+impl Span {
+    /// Leaves the tenant's view of the span: without the provider's policies.
+    pub fn forget_providers(&mut self) {
+        let is_providers = |attributes: &Attributes| {
+            let mut keys = attributes.iter().map(|(key, _)| *key);
+            keys.any(|key| key == PROVIDERS_POLICY)
+        };
+        self.events.retain(|event| !is_providers(&event.attributes));
+        self.attributes.retain(|(key, _)| *key != PROVIDERS_POLICY);
+    }
 }
 
 /// Limits the number of records of one kind within each second.

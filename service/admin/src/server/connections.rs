@@ -14,8 +14,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
 use crate::limits::{
-    ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, FIRST_BYTE, OPERATORS_CONNECTIONS,
+    ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, OPERATORS_CONNECTIONS, PREFACE_TIME,
 };
+
+/// The bytes with which a client of HTTP/2 begins (RFC 9113, section 3.4).
+const PREFACE_BYTES: usize = 24;
 
 /// The process at the other end of a connection, when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +117,9 @@ impl Drop for Place {
 pub(super) struct Connection {
     stream: UnixStream,
     peer: Peer,
-    /// Until its first byte has come. From then on, the server's pings find a dead one.
-    silent: Option<Pin<Box<Sleep>>>,
+    /// Until HTTP/2's preface has come, and how much of it is missing. From then on, the server's
+    /// pings find a dead client.
+    silent: Option<(Pin<Box<Sleep>>, usize)>,
     _place: Place,
 }
 
@@ -151,7 +155,7 @@ pub(super) fn accepted(
             let connection = Connection {
                 stream,
                 peer: Peer { uid, pid },
-                silent: Some(Box::pin(tokio::time::sleep(FIRST_BYTE))),
+                silent: Some((Box::pin(tokio::time::sleep(PREFACE_TIME)), PREFACE_BYTES)),
                 _place: place,
             };
             if sender.send(Ok(connection)).await.is_err() {
@@ -179,8 +183,9 @@ impl AsyncRead for Connection {
         let connection = self.get_mut();
         let before = into.filled().len();
         let read = Pin::new(&mut connection.stream).poll_read(cx, into);
-        if let Some(silent) = &mut connection.silent {
-            if into.filled().len() > before {
+        if let Some((silent, missing)) = &mut connection.silent {
+            *missing = missing.saturating_sub(into.filled().len() - before);
+            if *missing == 0 {
                 connection.silent = None;
             } else if read.is_pending() && silent.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

@@ -90,7 +90,7 @@ fn a_request_reaches_the_daemon_with_its_caller_and_the_answer_comes_back() {
         assert_eq!(answer.tenants, [token.unwrap_or("none"), &me]);
     }
     let client = served.client(None);
-    let mixed = client.ask(GetStatusRequest {}).unwrap_err();
+    let mixed = client.ask(GetStatusRequest::default()).unwrap_err();
     assert_eq!(mixed.code, Code::INTERNAL, "{mixed}");
     let dropped = client.ask(VerifyAuditLogRequest {}).unwrap_err();
     assert_eq!(dropped, stopping());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::api::Acting;
 use crate::metadata::Pair;
 use crate::values::{MethodName, Side, duration};
 
@@ -17,25 +18,25 @@ use crate::values::{MethodName, Side, duration};
         The schema is the one that the tenant's application has bound; if there is none, give it with --proto."
 )]
 pub(crate) struct Explain {
-    /// The tenant of the call
+    /// The tenant of the call; with a token, the token's tenant if left out
     #[arg(long, value_name = "NAME", requires = "method")]
     pub(crate) tenant: Option<String>,
     /// The method, such as hotel.Reservation/Reserve
-    #[arg(long, value_name = "SERVICE/METHOD", requires = "tenant")]
+    #[arg(long, value_name = "SERVICE/METHOD")]
     pub(crate) method: Option<MethodName>,
     /// Only this side; both if left out, as for a call within the host
-    #[arg(long, requires = "tenant")]
+    #[arg(long, requires = "method")]
     pub(crate) side: Option<Side>,
     /// Treat the message as a reply
-    #[arg(long, requires = "tenant")]
+    #[arg(long, requires = "method")]
     pub(crate) reply: bool,
     /// Metadata of the message; in base64 if the key ends in -bin. Repeat for more, also with the
     /// same key
-    #[arg(long, value_name = "KEY=VALUE", requires = "tenant")]
+    #[arg(long, value_name = "KEY=VALUE", requires = "method")]
     pub(crate) metadata: Vec<Pair>,
     /// The schema, if no application has bound the service: a .proto file, a directory of them, or
     /// a serialized descriptor set
-    #[arg(long, value_name = "PATH", requires = "tenant")]
+    #[arg(long, value_name = "PATH", requires = "method")]
     pub(crate) proto: Vec<PathBuf>,
     /// The directories of imports; those of the .proto files if left out
     #[arg(long, short = 'I', value_name = "DIR", requires = "proto")]
@@ -43,10 +44,12 @@ pub(crate) struct Explain {
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
-    /// With --tenant and --method: the message to evaluate, as JSON; `-` reads it from standard
-    /// input. Without them: a call, by the ID of its trace or its span
-    #[arg(value_name = "JSON|CALL", required_unless_present = "tenant")]
+    /// With --method: the message to evaluate, as JSON; `-` reads it from standard
+    /// input. Without it: a call, by the ID of its trace or its span
+    #[arg(value_name = "JSON|CALL", required_unless_present = "method")]
     pub(crate) subject: Option<String>,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
 }
 
 #[derive(Debug, Args)]
@@ -59,7 +62,7 @@ pub(crate) struct Tap {
     /// Only calls of this method, such as hotel.Reservation/Reserve, or of this service
     #[arg(value_name = "SERVICE[/METHOD]")]
     pub(crate) of: Option<Watched>,
-    /// Only calls of this tenant
+    /// Only calls of this tenant; with a token, the token's
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
     /// Only calls that a policy denied
@@ -77,6 +80,8 @@ pub(crate) struct Tap {
     /// Print a line of JSON per call, for programs
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
 }
 
 /// The calls to watch: those of a service, or of one method.
@@ -131,6 +136,8 @@ pub(crate) struct Trace {
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
 }
 
 /// The number of newest traces.

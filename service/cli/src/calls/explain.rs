@@ -2,44 +2,41 @@
 //! that ended.
 
 use std::fmt::Write as _;
-use std::os::fd::AsFd;
 use std::path::Path;
 
 use serde_json::Value;
-use tollgate_shm_abi::messages::{self, RequestBody, SIDE_ANY};
+use tollgate_admin::proto::ExplainCallRequest;
 use tollgate_shm_abi::status::Code;
 
+use crate::api::{Api, json_of, side};
 use crate::calls::args::Explain;
 use crate::calls::line::line;
 use crate::calls::trace::kept;
 use crate::failure::Failure;
 use crate::input::{argument_or_stdin, refuse_unread};
 use crate::render::flat;
-use crate::request::{ANSWER_TIMEOUT, blob, report, report_within};
 use crate::schema::{self, Files};
-use crate::values::{MethodName, Side};
+use crate::values::MethodName;
 use crate::{metadata, output};
 
 /// `tollgate explain`
 pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> {
-    let (Some(tenant), Some(method)) = (&args.tenant, &args.method) else {
-        return explain_call(socket, args);
+    let api = Api::connect(socket, &args.acting)?;
+    let Some(method) = &args.method else {
+        return explain_call(&api, args);
     };
-    let mut request = messages::Explain {
-        side: args.side.map_or(SIDE_ANY, Side::number),
+    let mut request = ExplainCallRequest {
+        side: side(args.side).into(),
         is_reply: args.reply,
         metadata: metadata::collect(&args.metadata)?.into_bytes(),
-        ..about(tenant, method)
+        ..about(api.tenant(args.tenant.as_deref())?, method)
     };
-    let mut blobs = Vec::new();
     if !args.proto.is_empty() {
         let files = Files {
             proto: args.proto.clone(),
             include: args.include.clone(),
         };
-        let schema = schema::load(&files)?;
-        blobs.push(blob("the schema", schema.descriptor_set())?);
-        request.has_schema = true;
+        request.schema = schema::load(&files)?.descriptor_set().to_vec();
     }
     if args.subject.is_none() {
         refuse_unread(
@@ -47,34 +44,30 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
             "- to read it, or </dev/null for the policies alone",
         )?;
     }
-    if let Some(message) = &args.subject {
-        let message = argument_or_stdin(message)?;
-        blobs.push(blob("the message", message.as_bytes())?);
-        request.has_message = true;
-    }
-    let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
-    let request = RequestBody::Explain(request);
-    let found = report_within(ANSWER_TIMEOUT, socket, request, &fds)?;
+    let message = args.subject.as_ref();
+    request.message = message
+        .map(|message| argument_or_stdin(message))
+        .transpose()?;
+    let found = json_of(api.ask(request)?.report);
     match args.json {
         true => Ok(output::json(&found)),
         false => Ok(chain(&found)),
     }
 }
 
-fn about(tenant: &str, method: &MethodName) -> messages::Explain {
-    messages::Explain {
-        tenant: tenant.to_owned(),
+fn about(tenant: String, method: &MethodName) -> ExplainCallRequest {
+    ExplainCallRequest {
+        tenant,
         service: method.service.clone(),
         method: method.method.clone(),
-        side: SIDE_ANY,
-        ..messages::Explain::default()
+        ..ExplainCallRequest::default()
     }
 }
 
 /// How a call ended, and which policies evaluate such calls now.
-fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
+fn explain_call(api: &Api, args: &Explain) -> Result<String, Failure> {
     let id = args.subject.as_deref().unwrap_or_default();
-    let found = kept(socket, id, 0)?;
+    let found = kept(api, id, 0)?;
     let spans: Vec<_> = found["spans"].as_array().into_iter().flatten().collect();
     // The named span. Of a trace, the most informative span: a denied one, else a failed one, else
     // the first.
@@ -95,7 +88,8 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
     let method = span["method"].as_str().map(str::parse::<MethodName>);
     let now = match (method, span["tenant"].as_str()) {
         (Some(Ok(method)), Some(tenant)) => {
-            report(socket, RequestBody::Explain(about(tenant, &method)))
+            let now = api.ask(about(tenant.to_owned(), &method));
+            now.map(|now| json_of(now.report))
         }
         _ => Err(Failure::new(
             Code::NOT_FOUND,

@@ -1,20 +1,17 @@
 //! `tollgate tap`: calls as they end.
 
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::thread;
 use std::time::Instant;
 
 use serde_json::Value;
+use tollgate_admin::proto::{GetStatusRequest, TapCallsRequest};
 use tollgate_schema::spelling::did_you_mean;
-use tollgate_shm_abi::messages::{self, Empty, RequestBody};
-use tollgate_shm_abi::status::Code;
 
+use crate::api::{Api, json_of};
 use crate::calls::args::{Tap, Watched};
 use crate::calls::line::line;
 use crate::failure::Failure;
-use crate::limits::TAP_EVERY;
-use crate::request::report;
-use crate::tenant::require_tenant;
 use crate::{output, stderr};
 
 /// `tollgate tap`: prints calls until it has enough, or is interrupted.
@@ -23,49 +20,51 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
         Some(Watched { service, method }) => (service.clone(), method.clone().unwrap_or_default()),
         None => Default::default(),
     };
-    if let Some(tenant) = &args.tenant {
-        require_tenant(socket, tenant)?;
-    }
-    let mut request = messages::Tap {
-        tap: 0,
+    let request = TapCallsRequest {
         tenant: args.tenant.clone().unwrap_or_default(),
         service,
         method,
         denied: args.denied,
         failed: args.failed,
     };
+    let api = Api::connect(socket, &args.acting)?;
     if !request.service.is_empty() {
-        let status = report(socket, RequestBody::Status(Empty {}))?;
+        let tenant = request.tenant.clone();
+        let status = json_of(api.ask(GetStatusRequest { tenant })?.report);
         tell_unknown(&request.service, &status);
     }
-    let (began, mut shown) = (Instant::now(), 0);
-    loop {
-        let came = report(socket, RequestBody::Tap(request.clone()))?;
-        request.tap = came["tap"].as_u64().unwrap_or_default();
-        if request.tap == 0 {
-            let text = "the daemon's answer has no number of this tap";
-            return Err(Failure::new(Code::INTERNAL, text));
-        }
-        for call in came["calls"].as_array().into_iter().flatten() {
-            match args.json {
-                true => output::print(&output::json(call))?,
-                false => output::print(&line(call))?,
-            }
-            shown += 1;
-            if args.count.is_some_and(|count| shown >= count) {
-                return Ok(String::new());
+    let until = args.time.map(|time| Instant::now() + time);
+    let (mut shown, mut failed) = (0, None);
+    api.tap(request, until, |came| {
+        match show(&json_of(came.report), args, &mut shown) {
+            Ok(flow) => flow,
+            Err(failure) => {
+                failed = Some(failure);
+                ControlFlow::Break(())
             }
         }
-        if let Some(missed) = came["missed"].as_u64().filter(|missed| *missed > 0) {
-            stderr::tell(&format!(
-                "{missed} more calls are not shown: the daemon's limit was reached"
-            ));
+    })?;
+    failed.map_or(Ok(String::new()), Err)
+}
+
+/// Prints the calls of one answer. Breaks when there are enough.
+fn show(came: &Value, args: &Tap, shown: &mut u64) -> Result<ControlFlow<()>, Failure> {
+    for call in came["calls"].as_array().into_iter().flatten() {
+        match args.json {
+            true => output::print(&output::json(call))?,
+            false => output::print(&line(call))?,
         }
-        if args.time.is_some_and(|time| began.elapsed() >= time) {
-            return Ok(String::new());
+        *shown += 1;
+        if args.count.is_some_and(|count| *shown >= count) {
+            return Ok(ControlFlow::Break(()));
         }
-        thread::sleep(TAP_EVERY);
     }
+    if let Some(missed) = came["missed"].as_u64().filter(|missed| *missed > 0) {
+        stderr::tell(&format!(
+            "{missed} more calls are not shown: the daemon's limit was reached"
+        ));
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Prints a note about an unknown service: its applications may still come, or its name is

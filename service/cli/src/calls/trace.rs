@@ -5,19 +5,20 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
-use tollgate_shm_abi::messages::{RequestBody, TraceShow};
+use tollgate_admin::proto::ShowTraceRequest;
 
+use crate::api::{Api, json_of};
 use crate::calls::args::Trace;
 use crate::calls::line::{ending, line};
 use crate::failure::Failure;
 use crate::limits::MAX_TREE_DEPTH;
 use crate::output;
 use crate::render::flat;
-use crate::request::report;
 
 /// `tollgate trace`
 pub(crate) fn trace(socket: &Path, args: &Trace) -> Result<String, Failure> {
-    let found = kept(socket, &args.id, args.last)?;
+    check_id(&args.id)?;
+    let found = kept(&Api::connect(socket, &args.acting)?, &args.id, args.last)?;
     if args.json {
         return Ok(output::json(&found));
     }
@@ -59,13 +60,14 @@ fn check_id(id: &str) -> Result<(), Failure> {
 }
 
 /// The daemon's spans of a trace or a span, or of the newest traces.
-pub(super) fn kept(socket: &Path, id: &str, last: u32) -> Result<Value, Failure> {
+pub(super) fn kept(api: &Api, id: &str, last: u32) -> Result<Value, Failure> {
     check_id(id)?;
-    let request = TraceShow {
+    let request = ShowTraceRequest {
         id: id.to_owned(),
         last,
+        ..ShowTraceRequest::default()
     };
-    report(socket, RequestBody::TraceShow(request))
+    Ok(json_of(api.ask(request)?.report))
 }
 
 /// A span and its children. A daemon's peer chooses the ids of spans, so a span may seem to be the

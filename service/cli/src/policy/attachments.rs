@@ -11,7 +11,7 @@ use tollgate_admin::proto::{
     UpgradePolicyRequest,
 };
 
-use crate::api::Api;
+use crate::api::{Api, side};
 use crate::attachment::in_force;
 use crate::failure::Failure;
 use crate::output::plain;
@@ -193,14 +193,6 @@ pub(super) fn selection(api: &Api, name: &str, place: &Place) -> Result<PolicySe
             (false, false) => Party::Unspecified.into(),
         },
     })
-}
-
-fn side(side: Option<Side>) -> proto::Side {
-    match side {
-        None => proto::Side::Unspecified,
-        Some(Side::Client) => proto::Side::Client,
-        Some(Side::Server) => proto::Side::Server,
-    }
 }
 
 fn options(options: &Options) -> AttachmentOptions {

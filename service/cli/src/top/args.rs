@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::api::Acting;
 use crate::limits::MIN_INTERVAL;
 use crate::values::duration;
 
@@ -12,7 +13,7 @@ pub(crate) struct Top {
     /// The interval of rates and percentiles, such as 500ms, 1s or 1m; at least 100ms
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     pub(crate) interval: Duration,
-    /// Only this tenant's calls and policies
+    /// Only this tenant's calls and policies; with a token, the token's
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
     /// Print one interval as a table, also to a terminal
@@ -24,6 +25,8 @@ pub(crate) struct Top {
     /// The order of the rows
     #[arg(long, value_enum, default_value_t = Sort::Cpu)]
     pub(crate) sort: Sort,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
 }
 
 /// An interval between two requests to a daemon.

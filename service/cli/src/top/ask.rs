@@ -1,15 +1,26 @@
 //! One report of the daemon, as a sample.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use tollgate_shm_abi::messages::{Empty, RequestBody};
+use tollgate_admin::Secret;
+use tollgate_admin::proto::GetMetricsRequest;
 
+use crate::api::{Api, json_of};
 use crate::failure::Failure;
-use crate::request::report;
 use crate::top::sample::Sample;
 
-/// Asks the daemon for its current counters.
-pub(super) fn ask(socket: &Path) -> Result<Sample, Failure> {
-    let report = report(socket, RequestBody::Metrics(Empty {}))?;
-    Ok(Sample::of(&report))
+/// Which daemon is asked, and as whom.
+#[derive(Clone)]
+pub(super) struct Asker {
+    pub(super) socket: PathBuf,
+    pub(super) token: Option<Secret>,
+}
+
+impl Asker {
+    /// Asks the daemon for its current counters; anew each time, since it may have been replaced.
+    pub(super) fn ask(&self) -> Result<Sample, Failure> {
+        let api = Api::connect_as(&self.socket, self.token.as_ref())?;
+        let metrics = api.ask(GetMetricsRequest::default())?;
+        Ok(Sample::of(&json_of(metrics.report)))
+    }
 }

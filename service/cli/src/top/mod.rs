@@ -26,24 +26,28 @@ use std::path::Path;
 use crate::failure::Failure;
 use crate::output;
 use crate::tenant::require_tenant;
-use crate::top::ask::ask;
+use crate::top::ask::Asker;
 use crate::top::rows::View;
 use crate::top::screen::Model;
 
 /// Shows the view until the user quits, or returns the result of one interval.
 pub(crate) fn top(socket: &Path, args: &Top) -> Result<String, Failure> {
-    if let Some(tenant) = &args.tenant {
+    let asker = Asker {
+        socket: socket.to_owned(),
+        token: args.acting.token()?,
+    };
+    if let (Some(tenant), None) = (&args.tenant, &asker.token) {
         require_tenant(socket, tenant)?;
     }
-    let first = ask(socket)?;
+    let first = asker.ask()?;
     let is_seen = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if is_seen && !args.once && !args.json {
         let mut model = Model::new(first, args.sort, args.tenant.clone());
         model.is_colored = std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
-        return terminal::run(socket, args.interval, model).map(|()| String::new());
+        return terminal::run(asker, args.interval, model).map(|()| String::new());
     }
     std::thread::sleep(args.interval);
-    let mut view = View::between(&first, &ask(socket)?, args.tenant.as_deref());
+    let mut view = View::between(&first, &asker.ask()?, args.tenant.as_deref());
     view.sort(args.sort);
     Ok(match args.json {
         true => output::json(&view.json()),

@@ -4,7 +4,6 @@
 //! a signal, a failure or a panic. (After SIGKILL, `reset` helps.) Another thread asks the daemon,
 //! so keys work while the daemon doesn't answer. There is one request at a time.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -17,7 +16,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
 use crate::limits::LOOK_UP;
-use crate::top::ask::ask;
+use crate::top::ask::Asker;
 use crate::top::sample::Sample;
 use crate::top::screen::{Key, Model};
 
@@ -31,7 +30,7 @@ impl Drop for Borrowed {
 }
 
 /// Runs the view until the user quits.
-pub(super) fn run(socket: &Path, interval: Duration, mut model: Model) -> Result<(), Failure> {
+pub(super) fn run(daemon: Asker, interval: Duration, mut model: Model) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(Code::UNAVAILABLE, format_args!("the terminal: {error}"))
     };
@@ -41,7 +40,7 @@ pub(super) fn run(socket: &Path, interval: Duration, mut model: Model) -> Result
     }
     let _borrowed = Borrowed;
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let (wanted, answers) = asker(socket.to_owned());
+    let (wanted, answers) = asker(daemon);
     follow(
         &mut terminal,
         interval,
@@ -54,12 +53,12 @@ pub(super) fn run(socket: &Path, interval: Duration, mut model: Model) -> Result
 }
 
 /// A thread that asks the daemon once for each message.
-fn asker(socket: PathBuf) -> (Sender<()>, Receiver<Result<Sample, Failure>>) {
+fn asker(daemon: Asker) -> (Sender<()>, Receiver<Result<Sample, Failure>>) {
     let (wanted, next) = channel::<()>();
     let (answer, answers) = channel();
     std::thread::spawn(move || {
         while next.recv().is_ok() {
-            if answer.send(ask(&socket)).is_err() {
+            if answer.send(daemon.ask()).is_err() {
                 return;
             }
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Store, note};
 use crate::audit::{Actor, Event};
-use crate::ceiling::{Ceiling, CeilingValues, check_value};
+use crate::ceiling::{Ceiling, CeilingValues, check_key, check_value};
 use crate::error::StoreError;
 use crate::policy::Owner;
 use crate::rows::{DEFAULT_CEILING, ceiling_values, require_owner_in, successor};
@@ -95,7 +95,9 @@ pub fn changed_values(
                 check_value(key, value)?;
                 after.insert(key.clone(), value.clone());
             }
-            None => drop(after.remove(key)),
+            // One that this daemon doesn't know may have been set by a later one.
+            None if before.contains_key(key) => drop(after.remove(key)),
+            None => check_key(key).map(drop)?,
         }
     }
     Ok(after)

@@ -1,6 +1,6 @@
 //! Versions of policies, and their attachments.
 
-use redb::ReadableTable;
+use redb::{ReadTransaction, ReadableTable};
 use serde_json::{Value, json};
 
 use super::{Store, note};
@@ -14,9 +14,11 @@ use crate::model::{
 use crate::policy::{Owner, PolicyVersion};
 use crate::rows::{
     attached_to, check_versions, forget_version, kept_versions, make_room, names_kept, names_used,
-    put, require_owner, require_owner_in, stored_of, use_module,
+    put, require_owner, require_owner_in, size_of, stored_of, successor, use_module,
 };
-use crate::tables::{COUNTERS, MODULES, POLICIES, SLOTS, TENANTS, in_order, key_of};
+use crate::tables::{
+    COUNTERS, MODULES, POLICIES, PolicyKey, PolicyRow, SIZES, SLOTS, TENANTS, in_order, key_of,
+};
 
 impl Store {
     /// Stores a validated module as the next version of a policy.
@@ -137,6 +139,7 @@ impl Store {
         self.read(|read| {
             stored_of(
                 &read.open_table(POLICIES)?,
+                &read.open_table(SIZES)?,
                 &read.open_table(MODULES)?,
                 tenant,
             )
@@ -171,27 +174,17 @@ impl Store {
     /// # Errors
     /// The file failed, or lost a module.
     pub fn policies(&self) -> Result<Vec<PolicyInfo>, StoreError> {
-        self.read(|read| {
-            let modules = read.open_table(MODULES)?;
-            let mut infos = Vec::new();
-            for row in read.open_table(POLICIES)?.iter()? {
-                let (key, value) = row?;
-                let ((owner, name, version), (digest, config)) = (key.value(), value.value());
-                let module = modules.get(digest)?;
-                let module = module.ok_or_else(|| module_lost(digest))?;
-                infos.push(PolicyInfo {
-                    owner: Owner::from_key(owner),
-                    policy: PolicyVersion {
-                        name: name.to_owned(),
-                        version,
-                    },
-                    digest,
-                    module_bytes: module.value().1.len() as u64,
-                    config_digest: config.map(sha256),
-                });
-            }
-            Ok(infos)
-        })
+        self.read(|read| infos(read, read.open_table(POLICIES)?.iter()?))
+    }
+
+    /// All versions of an owner's policies, by name and version.
+    ///
+    /// # Errors
+    /// The file failed, or lost a module.
+    pub fn policies_of(&self, owner: &Owner) -> Result<Vec<PolicyInfo>, StoreError> {
+        let after = successor(owner.key());
+        let its = (owner.key(), "", 0)..(after.as_str(), "", 0);
+        self.read(|read| infos(read, read.open_table(POLICIES)?.range(its.clone())?))
     }
 
     /// Stores attachments, all or none. New ones get the end of their target's chain; others keep
@@ -269,4 +262,29 @@ impl Store {
             attached_to(&read.open_table(SLOTS)?, owner)
         })
     }
+}
+
+/// Versions, with the sizes of their modules.
+fn infos(
+    read: &ReadTransaction,
+    rows: redb::Range<'_, PolicyKey, PolicyRow>,
+) -> Result<Vec<PolicyInfo>, StoreError> {
+    let (sizes, modules) = (read.open_table(SIZES)?, read.open_table(MODULES)?);
+    let mut infos = Vec::new();
+    for row in rows {
+        let (key, value) = row?;
+        let ((owner, name, version), (digest, config)) = (key.value(), value.value());
+        let bytes = size_of(&sizes, &modules, digest)?;
+        infos.push(PolicyInfo {
+            owner: Owner::from_key(owner),
+            policy: PolicyVersion {
+                name: name.to_owned(),
+                version,
+            },
+            digest,
+            module_bytes: bytes.ok_or_else(|| module_lost(digest))?,
+            config_digest: config.map(sha256),
+        });
+    }
+    Ok(infos)
 }

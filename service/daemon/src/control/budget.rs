@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A whole allowance may be used at once, as by a deployment of many policies; then each hour gives
-//! as much again. So at most twice the allowance is used in any hour.
+//! as much again. So at most twice the allowance begins in any hour. What was used beyond it
+//! because its cost wasn't known before counts, up to one more allowance.
 
 use std::time::{Duration, Instant};
 
@@ -37,9 +38,17 @@ impl Budget {
         (self.spent - returned).max(0.0)
     }
 
-    /// Spends, if there is room.
-    pub(in crate::control) fn try_spend(&mut self, now: Instant, per_hour: u32, cost: f64) -> bool {
-        let has_room = self.spent(now, per_hour) + cost <= f64::from(per_hour);
+    /// Spends, if there is room: up to the allowance, or, for what mustn't fail because of others,
+    /// up to twice of it.
+    pub(in crate::control) fn try_spend(
+        &mut self,
+        now: Instant,
+        per_hour: u32,
+        cost: f64,
+        is_urgent: bool,
+    ) -> bool {
+        let times = if is_urgent { 2.0 } else { 1.0 };
+        let has_room = self.spent(now, per_hour) + cost <= f64::from(per_hour) * times;
         if has_room {
             self.spend(now, per_hour, cost);
         }
@@ -48,11 +57,12 @@ impl Budget {
 
     /// Spends what has been used already.
     pub(in crate::control) fn spend(&mut self, now: Instant, per_hour: u32, cost: f64) {
-        self.spent = self.spent(now, per_hour) + cost;
+        let most = f64::from(per_hour) * 2.0;
+        self.spent = (self.spent(now, per_hour) + cost).min(most);
         self.at = now;
     }
 
-    /// Whether nothing is left of it, with any allowance: it may be forgotten.
+    /// Whether nothing is left of it, whatever the allowance was: it may be forgotten.
     pub(in crate::control) fn is_old(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.at) > HOUR * 2
     }
@@ -67,13 +77,21 @@ mod tests {
         let begin = Instant::now();
         let mut budget = Budget::new(begin);
         for _ in 0..60 {
-            assert!(budget.try_spend(begin, 60, 1.0));
+            assert!(budget.try_spend(begin, 60, 1.0, false));
         }
-        assert!(!budget.try_spend(begin, 60, 1.0), "it is used up");
+        assert!(!budget.try_spend(begin, 60, 1.0, false), "it is used up");
+        assert!(
+            budget.try_spend(begin, 60, 1.0, true),
+            "but for an urgent one"
+        );
+        budget.spent -= 1.0;
         let minute = begin + Duration::from_secs(61);
-        assert!(budget.try_spend(minute, 60, 1.0), "a share is free again");
-        assert!(!budget.try_spend(minute, 60, 1.0));
-        assert!(budget.try_spend(minute, 61, 1.0), "it was raised");
+        assert!(
+            budget.try_spend(minute, 60, 1.0, false),
+            "a share is free again"
+        );
+        assert!(!budget.try_spend(minute, 60, 1.0, false));
+        assert!(budget.try_spend(minute, 61, 1.0, false), "it was raised");
         let later = minute + HOUR;
         assert!(budget.spent(later, 60) < 2.0);
         assert!(!budget.is_old(later) && budget.is_old(later + HOUR + HOUR));
@@ -84,7 +102,9 @@ mod tests {
         let begin = Instant::now();
         let mut budget = Budget::new(begin);
         budget.spend(begin, 10, 25.0);
-        assert!(!budget.try_spend(begin + HOUR, 10, 1.0));
-        assert!(budget.try_spend(begin + HOUR * 2, 10, 1.0));
+        assert!(!budget.try_spend(begin + HOUR, 10, 1.0, false));
+        let later = begin + HOUR * 2 + Duration::from_secs(1);
+        assert!(budget.is_old(later) && budget.spent(later, 10) < 0.1);
+        assert!(budget.try_spend(later, 10, 1.0, false));
     }
 }

@@ -41,6 +41,10 @@ impl Changes {
             return Err(store_failed(&StoreError::HandedOver));
         }
         let changing = self.changing.lock().await;
+        // Meanwhile another process may have taken over.
+        if self.store.is_held() {
+            return Err(store_failed(&StoreError::HandedOver));
+        }
         self.require_actor(actor)?;
         Ok(changing)
     }

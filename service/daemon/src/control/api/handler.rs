@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use prost_types::Struct;
 use tollgate_admin::proto::*;
-use tollgate_admin::{Authorized, Handler, PushOrder, Status, TapPoll};
+use tollgate_admin::{Authorized, Handler, PushOrder, Status, TapPoll, from_json};
 use tollgate_control::Owner as Owned;
 use tollgate_control::audit::Actor;
 use tollgate_shm_abi::messages::{self, Empty, RequestBody, ResponseBody};
@@ -18,6 +18,7 @@ use crate::control::answers::Answer;
 use crate::control::api::words::{
     blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
 };
+use crate::control::observe::{metrics_json, watching};
 use crate::control::operators::{admin, ceilings, ending, report, usage};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
@@ -43,6 +44,19 @@ impl Api {
 
     async fn report(&self, body: RequestBody, fds: Vec<OwnedFd>) -> Result<Option<Struct>> {
         report_of(&self.answer(body, fds).await?)
+    }
+
+    /// The tenant that a request is about, if it is about one.
+    fn require<'t>(&self, tenant: &'t str) -> Result<Option<&'t str>> {
+        if tenant.is_empty() {
+            return Ok(None);
+        }
+        let owner = Owned::Tenant(tenant.to_owned());
+        self.control
+            .changes
+            .require_owner(&owner)
+            .map_err(refused)?;
+        Ok(Some(tenant))
     }
 
     async fn step(&self, at: Option<&PolicySelection>, step: i32) -> Result<Option<Struct>> {
@@ -356,7 +370,7 @@ impl Handler for Api {
         let listed = report::list(store, &control.policies, &config, owner.as_ref());
         let listed = listed.map_err(refused)?;
         Ok(ListPoliciesResponse {
-            report: Some(tollgate_admin::from_json(listed)),
+            report: Some(from_json(listed)),
         })
     }
 
@@ -412,22 +426,27 @@ impl Handler for Api {
 
     // ---- observation ----
 
-    async fn get_status(
-        &self,
-        _request: Authorized<GetStatusRequest>,
-    ) -> Result<GetStatusResponse> {
-        let body = RequestBody::Status(Empty {});
-        let report = self.report(body, Vec::new()).await?;
-        Ok(GetStatusResponse { report })
+    async fn get_status(&self, request: Authorized<GetStatusRequest>) -> Result<GetStatusResponse> {
+        let tenant = request.into_request().tenant;
+        let status = match &*tenant {
+            "" => report::status(&self.control).await,
+            tenant => report::status_of(&self.control, tenant).await,
+        };
+        Ok(GetStatusResponse {
+            report: Some(from_json(status.map_err(refused)?)),
+        })
     }
 
     async fn get_metrics(
         &self,
-        _request: Authorized<GetMetricsRequest>,
+        request: Authorized<GetMetricsRequest>,
     ) -> Result<GetMetricsResponse> {
-        let body = RequestBody::Metrics(Empty {});
-        let report = self.report(body, Vec::new()).await?;
-        Ok(GetMetricsResponse { report })
+        let tenant = request.into_request().tenant;
+        let of = self.require(&tenant)?;
+        let metrics = metrics_json::report(&self.control, of).await;
+        Ok(GetMetricsResponse {
+            report: Some(from_json(metrics.map_err(refused)?)),
+        })
     }
 
     async fn explain_call(
@@ -468,13 +487,15 @@ impl Handler for Api {
     }
 
     async fn show_trace(&self, request: Authorized<ShowTraceRequest>) -> Result<ShowTraceResponse> {
-        let request = request.into_request();
-        let body = RequestBody::TraceShow(messages::TraceShow {
-            id: request.id,
-            last: request.last,
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(ShowTraceResponse { report })
+        let ShowTraceRequest { id, last, tenant } = request.into_request();
+        let of = self.require(&tenant)?;
+        let (control, view) = (&self.control, watching::view_of(&self.actor));
+        let wanted = messages::TraceShow { id, last };
+        let config = control.config();
+        let shown = watching::show(&control.runtimes, &config, of, view, &wanted).await;
+        Ok(ShowTraceResponse {
+            report: Some(from_json(shown.map_err(refused)?)),
+        })
     }
 
     async fn show_audit_records(
@@ -486,7 +507,7 @@ impl Handler for Api {
             None => report::audit(self.control.changes.store(), request.last),
             Some(tenant) => report::audit_of(self.control.changes.store(), request.last, tenant),
         };
-        let report = Some(tollgate_admin::from_json(shown.map_err(refused)?));
+        let report = Some(from_json(shown.map_err(refused)?));
         Ok(ShowAuditRecordsResponse { report })
     }
 

@@ -25,6 +25,7 @@ use tollgate_admin::server::{Call, Server};
 use tollgate_admin::{Operation, Principal, Reach, Status, carry_out};
 
 use crate::control::api::handler::Api;
+use crate::control::api::paces::Kind;
 use crate::control::api::principal::principal;
 use crate::control::api::words::refused;
 use crate::control::operators::admin::is_operator;
@@ -57,8 +58,8 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
                 if row.rights.of(&bearer.0) == Reach::No {
                     return Ok((None, bearer));
                 }
-                let per_hour = changes_per_hour(&control, &bearer.0, row)?;
-                let turn = control.paces.turn(&bearer.0, per_hour).await?;
+                let kind = kind(&control, &bearer.0, row)?;
+                let turn = control.paces.turn(&bearer.0, kind).await?;
                 // The token may have ended meanwhile.
                 Ok::<_, Status>((Some(turn), principal(&control, &caller).await?))
             };
@@ -79,19 +80,18 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
     }
 }
 
-/// How many changes a principal's tenant may make per hour, if its request is one.
-fn changes_per_hour(
-    control: &Control,
-    principal: &Principal,
-    row: &Operation,
-) -> Result<Option<u32>, Status> {
+/// What a principal's request is, for its pace.
+fn kind(control: &Control, principal: &Principal, row: &Operation) -> Result<Kind, Status> {
     let Principal::Tenant { tenant, .. } = principal else {
-        return Ok(None);
+        return Ok(Kind::Look);
     };
-    let ceiling = row
-        .is_change()
-        .then(|| control.changes.store().ceiling(tenant));
-    let ceiling = ceiling.transpose();
+    if !row.is_change() {
+        return Ok(Kind::Look);
+    }
+    let ceiling = control.changes.store().ceiling(tenant);
     let ceiling = ceiling.map_err(|error| refused(store_failed(&error)))?;
-    Ok(ceiling.map(|ceiling| ceiling.changes_per_hour))
+    Ok(Kind::Change {
+        per_hour: ceiling.changes_per_hour,
+        is_way_out: row.is_way_out(),
+    })
 }

@@ -19,14 +19,33 @@ use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveAttachment;
 use crate::control::state::Control;
 
-/// All metrics, and the numbers of sessions, services and links.
-pub(crate) async fn report(control: &Control) -> Result<Value, Status> {
+/// All metrics, and the numbers of sessions, services and links; or one tenant's. A tenant's have
+/// nothing of the provider's policies, nor of the runtimes, which are everybody's.
+pub(crate) async fn report(control: &Control, of: Option<&str>) -> Result<Value, Status> {
     let mut report = telemetry::measure(&control.runtimes).await?;
-    let ready = report.links.iter().filter(|link| link.state == "ready");
-    let links = json!({"all": report.links.len(), "ready": ready.count()});
-    let (sessions, services) = (report.sessions.len(), report.services.len());
-    let metrics = telemetry::metrics(&control.policies, &control.exporters, &mut report);
+    let is_its = |tenant: &str| of.is_none_or(|of| of == tenant);
+    let links = report.links.iter();
+    let links: Vec<_> = links
+        .filter(|link| of.is_none() || link.tenant.as_deref().is_some_and(is_its))
+        .collect();
+    let ready = links.iter().filter(|link| link.state == "ready");
+    let links = json!({"all": links.len(), "ready": ready.count()});
+    let sessions = report.sessions.iter().filter(|one| is_its(&one.tenant));
+    let services = report.services.iter().filter(|one| is_its(one.tenant()));
+    let (sessions, services) = (sessions.count(), services.count());
+    let mut metrics = telemetry::metrics(&control.policies, &control.exporters, &mut report);
+    if let Some(of) = of {
+        for family in &mut metrics.families {
+            family
+                .points
+                .retain(|point| point.tenant.as_deref() == Some(of));
+        }
+        metrics.families.retain(|family| !family.points.is_empty());
+    }
     let families: Vec<_> = metrics.families.iter().map(of_family).collect();
+    let mut quarantined = quarantined(&control.policies);
+    quarantined.retain(|one| of.is_none_or(|of| one["tenant"] == of));
+    let runtimes = of.is_none().then(|| control.runtimes.count());
     Ok(json!({
         "name": control.config().name,
         "version": env!("CARGO_PKG_VERSION"),
@@ -36,8 +55,8 @@ pub(crate) async fn report(control: &Control) -> Result<Value, Status> {
         "sessions": sessions,
         "services": services,
         "links": links,
-        "runtimes": control.runtimes.count(),
-        "quarantined": quarantined(&control.policies),
+        "runtimes": runtimes,
+        "quarantined": quarantined,
         "metrics": families,
     }))
 }

@@ -4,6 +4,7 @@
 //! counts the others. A tap's number is never reused. No borrow outlives a method, so none is held
 //! across a wait.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,8 +19,18 @@ use tollgate_telemetry::record::{
     Attribute, Attributes, Event, POLICY, PROVIDERS_POLICY, Record, Side, Span,
 };
 
-use crate::limits::{MAX_TAPPED, MAX_TAPS, TAP_PATIENCE};
+use crate::limits::{MAX_TAPPED, MAX_TAPS, MAX_TAPS_PER_TENANT, OPERATORS_TAPS, TAP_PATIENCE};
 use tollgate_datapath::tuning::Tap;
+
+/// Whose view of a call is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// An operator's: everything.
+    Whole,
+    /// The tenant's: without the provider's policies, and without numbers that others' calls are
+    /// part of.
+    Tenants,
+}
 
 /// All watchers.
 #[derive(Default)]
@@ -37,6 +48,8 @@ struct All {
 
 struct Open {
     tap: Tap,
+    /// Whose view of calls it gets.
+    view: View,
     seen: VecDeque<Value>,
     /// Calls that were dropped by runtimes, or for which there was no room here.
     missed: u64,
@@ -50,16 +63,26 @@ impl Open {
 }
 
 impl Taps {
-    /// Opens a tap, and returns its number. `None`: [`MAX_TAPS`] are open.
-    pub(crate) fn open(&self, tap: Tap) -> Option<u64> {
+    /// Opens a tap, and returns its number. `None`: [`MAX_TAPS`] are open, or as many as tenants
+    /// may have, or as many as this one may have.
+    pub(crate) fn open(&self, tap: Tap, view: View) -> Option<u64> {
         let mut all = self.all.borrow_mut();
-        if all.open.len() >= MAX_TAPS {
+        let tenants = all.open.values().filter(|open| open.view == View::Tenants);
+        let own = tenants.clone().filter(|open| open.tap.tenant == tap.tenant);
+        let is_full = match view {
+            View::Whole => false,
+            View::Tenants => {
+                own.count() >= MAX_TAPS_PER_TENANT || tenants.count() >= MAX_TAPS - OPERATORS_TAPS
+            }
+        };
+        if is_full || all.open.len() >= MAX_TAPS {
             return None;
         }
         all.opened += 1;
         let id = all.opened;
         let open = Open {
             tap,
+            view,
             seen: VecDeque::new(),
             missed: 0,
             asked: Instant::now(),
@@ -126,14 +149,17 @@ impl Taps {
         };
         let is_denied = denied_by(&span.attributes).is_some();
         for open in all.open.values_mut() {
-            // The runtimes don't tell which taps they belong to: all taps have missed them.
-            open.missed += withheld;
+            // The runtimes don't tell which taps they belong to: all taps have missed them. A
+            // tenant would learn from them how much others do.
+            if open.view == View::Whole {
+                open.missed += withheld;
+            }
             let code = span.outcome.code;
             if !open.tap.takes(&span.tenant, &span.method, code, is_denied) {
                 continue;
             }
             match open.seen.len() < MAX_TAPPED {
-                true => open.seen.push_back(told(span, is_traced, now)),
+                true => open.seen.push_back(told(span, open.view, is_traced, now)),
                 false => open.missed += 1,
             }
         }
@@ -158,7 +184,11 @@ pub(crate) fn plain(attribute: &Attribute) -> Value {
 }
 
 /// One side of a call. The trace is shown only if the call is traced.
-pub(crate) fn told(span: &Span, is_traced: bool, now: Now) -> Value {
+pub(crate) fn told(span: &Span, view: View, is_traced: bool, now: Now) -> Value {
+    let mut span = Cow::Borrowed(span);
+    if view == View::Tenants {
+        span.to_mut().forget_providers();
+    }
     let event = |event: &Event| {
         let more = event.attributes.iter();
         let more = more.map(|(key, value)| ((*key).to_owned(), plain(value)));

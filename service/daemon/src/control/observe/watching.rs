@@ -7,9 +7,9 @@
 //!   trace  a request ──▶ every runtime's newest spans ──▶ those of one trace, or the newest traces
 //! ```
 //!
-//! Watchers administer the daemon, so they see calls of all tenants and the provider's policies.
-//! They see no contents of messages, except for the message of a status. Without watchers, a
-//! runtime checks an empty list when a call ends.
+//! Operators see calls of all tenants and the provider's policies; a tenant's principals see their
+//! own calls, without the provider's policies. Nobody sees contents of messages, except for the
+//! message of a status. Without watchers, a runtime checks an empty list when a call ends.
 //!
 //! Absent on purpose: fields of messages, which a runtime no longer has when a call ends.
 
@@ -29,12 +29,14 @@ use tollgate_telemetry::w3c::TraceId;
 
 use crate::config::Config;
 use crate::control::observe::exporters::now;
-use crate::control::observe::taps::{Taps, denied_by, told};
+use crate::control::observe::taps::{Taps, View, denied_by, told};
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
-use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
+use crate::limits::{
+    MAX_SHOWN_TRACES, MAX_TAPS, MAX_TAPS_PER_TENANT, OPERATORS_TAPS, TAP_PATIENCE,
+};
 use tollgate_datapath::{Command, RuntimeIndex, Tap};
 
 /// Opens a tap, or fetches a tap's calls.
@@ -46,7 +48,13 @@ pub(crate) async fn tap(
     if request.tap == 0 {
         let _one_at_a_time = control.changes.begin(actor).await?;
         let store = control.changes.store();
-        let id = open(&control.taps, store, &control.policies, request)?;
+        let id = open(
+            &control.taps,
+            store,
+            &control.policies,
+            view_of(actor),
+            request,
+        )?;
         control.tune(&control.config()).await?;
         control.taps.told();
         return Ok(json!({"tap": id, "calls": [], "missed": 0}));
@@ -61,10 +69,19 @@ pub(crate) async fn tap(
     Ok(json!({"tap": request.tap, "calls": calls, "missed": missed}))
 }
 
+/// Which view of calls an actor gets.
+pub(in crate::control) fn view_of(actor: &Actor) -> View {
+    match actor {
+        Actor::Credential { .. } => View::Tenants,
+        Actor::Admin { .. } | Actor::Daemon => View::Whole,
+    }
+}
+
 fn open(
     taps: &Taps,
     store: &Store,
     policies: &LivePolicies,
+    view: View,
     request: Watched,
 ) -> Result<u64, Status> {
     let method = match request.service.is_empty() {
@@ -82,8 +99,14 @@ fn open(
         denied: request.denied,
         failed: request.failed,
     };
-    taps.open(tap).ok_or_else(|| {
-        let text = format!("{MAX_TAPS} taps are open already, which is the limit");
+    taps.open(tap, view).ok_or_else(|| {
+        let text = match view {
+            View::Whole => format!("{MAX_TAPS} taps are open already, which is the limit"),
+            View::Tenants => format!(
+                "{MAX_TAPS_PER_TENANT} taps of this tenant, or {} of all tenants, are open already, which is the limit",
+                MAX_TAPS - OPERATORS_TAPS
+            ),
+        };
         Status::new(Code::RESOURCE_EXHAUSTED, text)
     })
 }
@@ -148,17 +171,20 @@ pub(crate) async fn end_abandoned(control: &Control) {
     }
 }
 
-/// The kept spans of a trace, or the newest traces.
+/// The kept spans of a trace, or the newest traces: of all tenants, or of one in its own view.
 pub(in crate::control) async fn show(
     runtimes: &Runtimes,
     config: &Config,
+    of: Option<&str>,
+    view: View,
     request: &TraceShow,
 ) -> Result<Value, Status> {
-    let spans = kept(runtimes).await?;
+    let mut spans = kept(runtimes).await?;
+    spans.retain(|span| of.is_none_or(|of| *span.tenant == *of));
     let now = now();
     if request.id.is_empty() {
         let most = (request.last as usize).min(MAX_SHOWN_TRACES);
-        return Ok(json!({"traces": newest(&spans, most, now), "kept": spans.len()}));
+        return Ok(json!({"traces": newest(&spans, view, most, now), "kept": spans.len()}));
     }
     let wanted = request.id.to_ascii_lowercase();
     let is_it =
@@ -171,7 +197,7 @@ pub(in crate::control) async fn show(
         return Err(Status::new(Code::NOT_FOUND, text));
     };
     let spans = spans.iter().filter(|span| span.trace == trace);
-    let spans: Vec<_> = spans.map(|span| told(span, true, now)).collect();
+    let spans: Vec<_> = spans.map(|span| told(span, view, true, now)).collect();
     Ok(json!({"trace": trace.to_string(), "spans": spans}))
 }
 
@@ -193,7 +219,8 @@ pub(in crate::control) async fn denied(
     let newest = spans.iter().rev().filter(is_denied).filter(is_shown);
     let newest = newest.take(most);
     let now = now();
-    Ok(newest.map(|span| told(span, true, now)).collect())
+    let line = |span: &Arc<Span>| told(span, View::Whole, true, now);
+    Ok(newest.map(line).collect())
 }
 
 /// The kept spans of all runtimes, by their beginning.
@@ -208,7 +235,7 @@ async fn kept(runtimes: &Runtimes) -> Result<Vec<Arc<Span>>, Status> {
 }
 
 /// The newest traces, newest first, each with its first span.
-fn newest(spans: &[Arc<Span>], most: usize, now: Now) -> Vec<Value> {
+fn newest(spans: &[Arc<Span>], view: View, most: usize, now: Now) -> Vec<Value> {
     let mut counts: HashMap<TraceId, usize> = HashMap::new();
     let mut firsts = Vec::new();
     for span in spans {
@@ -220,7 +247,7 @@ fn newest(spans: &[Arc<Span>], most: usize, now: Now) -> Vec<Value> {
     }
     let newest = firsts.into_iter().rev().take(most);
     let line = |span: &Arc<Span>| {
-        let mut line = told(span, true, now);
+        let mut line = told(span, view, true, now);
         line["spans"] = counts[&span.trace].into();
         line
     };

@@ -26,6 +26,7 @@ use tollgate_shm_abi::status::Code;
 use crate::control::answers::Answer;
 use crate::control::apps::turns::Turn;
 use crate::control::apps::{descriptor_sets, prefetch};
+use crate::control::observe::taps::View;
 use crate::control::observe::{metrics_json, watching};
 use crate::control::operators::{console, ending, explain, replay, report, settings};
 use crate::control::own_user::{is_own, own_user};
@@ -136,13 +137,15 @@ pub(crate) async fn handle(
             report::answer(&replay::diff(control, &actor, request).await?)?
         }
         RequestBody::Explain(request) => {
-            report::answer(&explain::explain(control, request, fds).await?)?
+            report::answer(&explain::explain(control, &actor, request, fds).await?)?
         }
         RequestBody::Tap(request) => {
             report::answer(&watching::tap(control, &actor, request).await?)?
         }
         RequestBody::TraceShow(request) => {
-            report::answer(&watching::show(&control.runtimes, &control.config(), &request).await?)?
+            let (runtimes, config) = (&control.runtimes, &control.config());
+            let shown = watching::show(runtimes, config, None, View::Whole, &request);
+            report::answer(&shown.await?)?
         }
         RequestBody::AuditShow(request) => report::answer(&report::audit(store, request.last)?)?,
         RequestBody::AuditVerify(_) => report::answer(&report::verify(store).await?)?,
@@ -159,7 +162,7 @@ pub(crate) async fn handle(
             report::answer(&done)?
         }
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
-        RequestBody::Metrics(_) => report::answer(&metrics_json::report(control).await?)?,
+        RequestBody::Metrics(_) => report::answer(&metrics_json::report(control, None).await?)?,
         RequestBody::Console(request) => {
             report::answer(&console::invite(control, actor, request)?)?
         }
@@ -220,9 +223,10 @@ async fn push(
         Some(description) => described(&wasm, description)?,
         None => wasm,
     };
-    let ceiling = control.ceiling_of(&owner)?;
-    let per_hour = ceiling.as_ref().map(|ceiling| ceiling.compile_s_per_hour);
+    let per_hour = control.compile_s_per_hour(&owner)?;
     let (policy, wasm) = control.modules.load(&owner, wasm, per_hour).await?;
+    // As it is now: the compilation may have taken a while.
+    let ceiling = control.ceiling_of(&owner)?;
     if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
         ceilings::check_language(tenant, ceiling, &policy, &request.name)?;
     }
@@ -231,7 +235,10 @@ async fn push(
     let warning = given.map(|given| given.check(&policy, &request.name));
     let warning = warning.transpose()?.flatten();
     // A configuration that the policy rejects is rejected now, not when it is attached.
-    let isolation = control.config().policies.isolation;
+    let isolation = match ceiling.and_then(|ceiling| ceiling.isolation) {
+        Some(required) => required,
+        None => control.config().policies.isolation,
+    };
     match (&owner, isolation) {
         (Owner::Tenant(tenant), Isolation::Process) => {
             control.check_apart(tenant, policy, config.clone()).await?;

@@ -175,6 +175,7 @@ fn above_ceiling(
                 None => Vec::new(),
             })
             .collect();
+        capabilities.sort_unstable();
         capabilities.dedup();
         if !capabilities.is_empty() {
             above_it.push(format!("it uses {}", capabilities.join(", ")));

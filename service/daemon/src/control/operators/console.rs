@@ -72,7 +72,7 @@ impl Source for Shown {
         let control = &self.0;
         let state = async {
             Ok(json!({
-                "metrics": metrics_json::report(control).await?, "status": report::status(control).await?,
+                "metrics": metrics_json::report(control, None).await?, "status": report::status(control).await?,
                 "audit": report::audit(control.changes.store(), CONSOLE_RECORDS)?, "denied": watching::denied(&control.runtimes, CONSOLE_DENIALS).await?,
             }))
         };

@@ -17,7 +17,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tollgate_control::{Isolation, OnFault, Side, Trial};
+use tollgate_control::audit::Actor;
+use tollgate_control::{Isolation, OnFault, Party, Side, Trial};
 use tollgate_engine::Status;
 use tollgate_marshal::Program;
 use tollgate_policy_host::{
@@ -34,10 +35,11 @@ use tollgate_shm_abi::status::Code;
 use crate::config::Config;
 use crate::control::apps::descriptor_sets;
 use crate::control::apps::schemas::BoundSchema;
-use crate::control::apps::turns::Turn;
-use crate::control::observe::watching::{no_method, no_tenant};
+use crate::control::observe::taps::View;
+use crate::control::observe::watching::{no_method, no_tenant, view_of};
 use crate::control::operators::replay::{Kinds, Names, kinds_in, readable, told};
 use crate::control::policies::attachments::{Attachments, granted};
+use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::side_of;
 use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
@@ -81,6 +83,7 @@ enum Answer {
 /// Answers one request.
 pub(crate) async fn explain(
     control: &Control,
+    actor: &Actor,
     request: Explain,
     fds: Vec<OwnedFd>,
 ) -> Result<Value, Status> {
@@ -104,10 +107,20 @@ pub(crate) async fn explain(
     if !tenants.contains(&request.tenant) {
         return Err(no_tenant(&request.tenant, &tenants));
     }
+    let is_whole = view_of(actor) == View::Whole;
     let schema = match request.has_schema {
+        // A tenant's is dropped afterwards.
+        true if !is_whole => {
+            let given = given(&control.apps, actor, true, &fds[..1]).await?;
+            let found = given.map(|given| given.of(&request.service)).transpose()?;
+            let mut found = found.unwrap_or_default().into_iter();
+            found
+                .next()
+                .ok_or_else(|| invalid("the schema has no service"))?
+        }
         true => {
             let set = descriptor_sets::descriptor_set("a question", &fds[..1])?;
-            let turn = Turn::operators();
+            let turn = control.apps.turn_of(actor).await?;
             descriptor_sets::intern(&control.apps.schemas, &turn, &None, set, &request.service)
                 .await?
         }
@@ -130,6 +143,10 @@ pub(crate) async fn explain(
         let mut found = Vec::new();
         for side in &sides {
             for (live, steps) in attachments.evaluates(runtime, tenant, *side, &schema, method) {
+                // The tenant must not learn about the provider's policies.
+                if !is_whole && live.attachment.target.party != Party::Tenant {
+                    continue;
+                }
                 for (placed, input) in placed(live, steps?, hook) {
                     let modules = &control.modules;
                     found.push(witness(modules, &config, *side, hook, &placed, input)?);
@@ -141,7 +158,7 @@ pub(crate) async fn explain(
     let witnesses = found?;
     let head = json!({
         "tenant": request.tenant, "method": format!("{}/{}", request.service, request.method), "hook": hook.to_string(),
-        "sides": sides.iter().map(|side| side.name()).collect::<Vec<_>>(), "runtime": runtime,
+        "sides": sides.iter().map(|side| side.name()).collect::<Vec<_>>(), "runtime": is_whole.then_some(runtime),
     });
     let Some(message) = fds.last().filter(|_| request.has_message) else {
         let policies: Vec<_> = witnesses.into_iter().map(|w| w.described).collect();
@@ -150,8 +167,8 @@ pub(crate) async fn explain(
     let json = blob_read(message, MAX_EXPLAINED)
         .map_err(|error| invalid(format!("the message can't be read: {error}")))?;
     let id = message_of(method, hook);
-    let operators = Turn::operators();
-    let asked = operators.on_blocking_thread(move || {
+    let turn = control.apps.turn_of(actor).await?;
+    let asked = turn.on_blocking_thread(move || {
         let block = block(&schema, id, &json)?;
         interrogate(&schema, hook, id, Sample { block, metadata }, witnesses)
     });

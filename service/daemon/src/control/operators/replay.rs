@@ -11,6 +11,7 @@
 //! replayed ones.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
@@ -28,12 +29,13 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::policies::attachments::granted;
+use crate::control::policies::ceilings::check_capabilities;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::selection_of;
 use crate::control::policies::model::Loaded;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
-use crate::limits::{REPLAY_INSTANCES, SHOWN_DIFFERENCES};
+use crate::limits::{REPLAY_INSTANCES, REPLAY_TIME, SHOWN_DIFFERENCES};
 use tollgate_datapath::Command;
 use tollgate_policy_chain::counts::RecordedView;
 use tollgate_policy_chain::ids::VersionNumber;
@@ -64,14 +66,18 @@ pub(crate) async fn diff(
         );
         return Err(invalid(text));
     }
-    let is_tenants = matches!(actor, Actor::Credential { .. });
-    if is_tenants && control.config().policies.isolation == Isolation::Process {
-        let text = "the operator runs tenants' policies in processes, and versions are compared in the daemon; only an operator may";
-        return Err(Status::new(Code::PERMISSION_DENIED, text));
-    }
     let at = request.at.unwrap_or_default();
     let (owner, which) = selection_of(&at)?;
     control.changes.require_owner(&owner)?;
+    let ceiling = control.ceiling_of(&owner)?;
+    let is_isolated = control.config().policies.isolation == Isolation::Process
+        || ceiling
+            .as_ref()
+            .is_some_and(|ceiling| ceiling.isolation.is_some());
+    if matches!(actor, Actor::Credential { .. }) && is_isolated {
+        let text = "the operator runs this tenant's policies in a process, and versions are compared in the daemon; only an operator may";
+        return Err(Status::new(Code::PERMISSION_DENIED, text));
+    }
     let attached: Vec<_> = control.policies.read(|attachments| {
         let attached = attachments.live().iter().filter(|(_, live)| {
             let attachment = &live.attachment;
@@ -128,6 +134,9 @@ pub(crate) async fn diff(
         let loaded = found
             .loaded
             .map_err(|why| invalid(format!("{name}: {why}")))?;
+        if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
+            check_capabilities(tenant, ceiling, &loaded.policy, &name)?;
+        }
         Ok::<_, Status>(Replayed {
             name,
             loaded,
@@ -188,7 +197,15 @@ fn compare(
     mut after: Replayed,
 ) -> Result<Value, Status> {
     let (mut replayed, mut changed, mut changes) = (0u64, 0u64, Vec::new());
+    let begun = Instant::now();
     for view in views {
+        if begun.elapsed() > REPLAY_TIME {
+            let text = format!(
+                "the versions were compared on {replayed} of {} calls within {REPLAY_TIME:?}, which is the limit: name fewer calls (`--last {replayed}`)",
+                views.len()
+            );
+            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
         let recorder = recorders
             .iter()
             .find(|(version, _)| *version == view.version);

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::Event;
-use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, StoreError, hex, limits};
+use tollgate_control::{
+    Attachment, Owner, Party, PolicyInfo, Slot, Store, StoreError, hex, limits,
+};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, Manifest};
 use tollgate_shm_abi::blob::blob_create;
@@ -25,7 +27,7 @@ use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_TENANTS_RECORDS_BYTES;
 use crate::verify_audit::sentence;
-use tollgate_datapath::report::{PeerReport, Report};
+use tollgate_datapath::report::{LinkReport, PeerReport, Report};
 use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::counts::{Counts, PolicyReport};
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
@@ -256,6 +258,46 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
     }))
 }
 
+/// A tenant's view of the daemon: what is its own, and nothing of the provider's.
+pub(in crate::control) async fn status_of(
+    control: &Control,
+    tenant: &str,
+) -> Result<Value, Status> {
+    let owner = Owner::Tenant(tenant.to_owned());
+    let (store, config) = (control.changes.store(), control.config());
+    let failed = |error: StoreError| store_failed(&error);
+    store.require_owner(&owner).map_err(failed)?;
+    let stored = store.policies_of(&owner).map_err(failed)?;
+    let mut report = gather(&control.runtimes).await?;
+    report.sessions.retain(|session| session.tenant == tenant);
+    report.services.retain(|service| service.tenant() == tenant);
+    report.accounts.retain(|account| account.tenant == tenant);
+    let is_its = |link: &LinkReport| link.tenant.as_deref() == Some(tenant);
+    report.links.retain(is_its);
+    let (policies, places) = control.policies.read(|attachments| {
+        let its = attachments.live().naming(tenant);
+        let its = its.filter(|(_, live)| live.attachment.target.party == Party::Tenant);
+        let joined = Joined::new(&config, its, &report);
+        let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+        let places = joined.by_attachment.values();
+        let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
+        (policies, places)
+    });
+    Ok(json!({
+        "tenant": tenant,
+        "name": config.name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_ms": now_ns().saturating_sub(control.process.began_ns) / 1_000_000,
+        "problems": problems(Vec::new(), &places, &[]),
+        "sessions": report.sessions,
+        "services": report.services,
+        "links": report.links,
+        "policies": policies,
+        "attachments": places,
+        "accounts": report.accounts,
+    }))
+}
+
 /// Peers, each once for all tenants that have it in the same state, with the duration of that
 /// state.
 fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
@@ -384,8 +426,11 @@ pub(in crate::control) fn list(
     config: &Config,
     of: Option<&Owner>,
 ) -> Result<Value, Status> {
-    let mut stored = store.policies().map_err(|error| store_failed(&error))?;
-    stored.retain(|info| of.is_none_or(|owner| info.owner == *owner));
+    let stored = match of {
+        Some(owner) => store.policies_of(owner),
+        None => store.policies(),
+    };
+    let stored = stored.map_err(|error| store_failed(&error))?;
     let report = Report::default();
     let policies: Vec<_> = policies.read(|attachments| {
         let joined = Joined::new(config, attachments.live().iter(), &report);
@@ -405,9 +450,9 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
     let mut stored = control
         .changes
         .store()
-        .policies()
+        .policies_of(&owner)
         .map_err(|error| store_failed(&error))?;
-    stored.retain(|info| info.owner == owner && info.policy.name == request.policy);
+    stored.retain(|info| info.policy.name == request.policy);
     let chosen = match request.version {
         0 => stored.last(),
         version => stored.iter().find(|info| info.policy.version == version),

@@ -46,12 +46,13 @@ impl Compilation {
     }
 
     /// Compiles a tenant's module, or finds the compiled one; returns the bytes, too, and the time
-    /// of a compilation, also of one that failed. `may_compile` is asked before one.
+    /// of a compilation, also of one that failed. `may_compile` is asked before the wait and after
+    /// it.
     pub(crate) async fn load(
         &self,
         tenant: &str,
         wasm: Vec<u8>,
-        may_compile: impl FnOnce() -> Result<(), Status>,
+        may_compile: impl Fn() -> Result<(), Status>,
     ) -> Result<(Result<(Policy, Vec<u8>), Status>, Duration), Status> {
         let compiler = Arc::clone(&self.compiler);
         let (known, wasm) = blocking(move || (compiler.recall(&wasm), wasm)).await?;
@@ -62,6 +63,7 @@ impl Compilation {
         may_compile()?;
         let place = self.enter(tenant)?;
         let turn = Arc::clone(&place.turn).lock_owned().await;
+        may_compile()?;
         let worker = Arc::clone(&self.workers).acquire_owned().await;
         let compiler = Arc::clone(&self.compiler);
         let made = blocking(move || {

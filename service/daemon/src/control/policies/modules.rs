@@ -72,6 +72,7 @@ impl Modules {
         per_hour: Option<u32>,
     ) -> Result<(Policy, Vec<u8>), Status> {
         let spends = owner.tenant().zip(per_hour);
+        // Asked before the wait for a worker, and after it.
         let may_compile = || spends.map_or(Ok(()), |spends| self.may_compile(spends));
         let line = owner.to_string();
         let made = self.compilation.load(&line, wasm, may_compile);

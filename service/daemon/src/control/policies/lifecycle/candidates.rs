@@ -22,27 +22,38 @@ use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
+use crate::limits::FRESH_SETUP_TIMES;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
 
+/// Whether a version is compiled if its owner has used up its compilation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Compiles {
+    /// The change is refused.
+    WithinCeiling,
+    /// The change takes something back, which must not fail because a version isn't at hand.
+    InAnyCase,
+}
+
 impl Control {
-    /// The plans of a sketch, with their versions, instances in processes, and the lock of changes.
+    /// The plans of a sketch, with their versions, instances, and the lock of changes.
     ///
-    /// A worker may have to compile a version that is in no cache, and a tenant's process has to
-    /// create an instance; both may be slow. So the lock is taken afterwards, and the plans are
+    /// A worker may have to compile a version that is in no cache, and an instance's set-up runs
+    /// the tenant's code; both may be slow. So the lock is taken afterwards, and the plans are
     /// made again, because the state in force may have changed meanwhile. A stored version never
     /// changes.
     pub(super) async fn loaded(
         &self,
         actor: &Actor,
+        compiles: Compiles,
         sketch: impl Fn() -> Result<Vec<Plan<VersionNumber>>, Status>,
     ) -> Result<(Vec<Plan<Version>>, PreparedInstances, OneAtATime<'_>), Status> {
         let sketch = || isolated(&self.config(), actor, sketch()?);
         let mut versions: BTreeMap<VersionNumber, Version> = BTreeMap::new();
         let mut prepared = PreparedInstances::default();
         for plan in sketch()? {
-            self.load_missing(&plan, &mut versions).await?;
+            self.load_missing(&plan, compiles, &mut versions).await?;
             self.prepare_instances(&plan.with(&versions), &mut prepared)
                 .await?;
         }
@@ -54,27 +65,25 @@ impl Control {
                 return Ok((plans.collect(), prepared, one_at_a_time));
             };
             drop(one_at_a_time);
-            self.load_missing(missing, &mut versions).await?;
+            self.load_missing(missing, compiles, &mut versions).await?;
         }
     }
 
-    /// Creates the instances in processes that a plan needs.
+    /// Creates the instances that a plan needs: set-up may take a while, in a process or here.
     async fn prepare_instances(
         &self,
         plan: &Plan<Version>,
         prepared: &mut PreparedInstances,
     ) -> Result<(), Status> {
         let attachment = &plan.attachment;
-        if isolation_of(&self.config(), attachment) != Isolation::Process {
-            return Ok(());
-        }
+        let is_apart = isolation_of(&self.config(), attachment) == Isolation::Process;
         for next in [&plan.stable, &plan.candidate] {
             // A version that isn't allowed there is rejected under the lock.
             if let Next::Put { version, inherit } = next
                 && check(&self.config(), &self.policies, attachment, next, &[]).is_ok()
             {
-                // A successor needs a second instance for its rehearsal.
-                for _ in 0..=u8::from(*inherit) {
+                // In a process, a successor needs a second instance for its rehearsal.
+                for _ in 0..=u8::from(*inherit && is_apart) {
                     let how = self.how(attachment, version).await?;
                     prepared.0.push(PreparedInstance {
                         attachment: attachment.clone(),
@@ -109,6 +118,7 @@ impl Control {
     async fn load_missing(
         &self,
         plan: &Plan<VersionNumber>,
+        compiles: Compiles,
         versions: &mut BTreeMap<VersionNumber, Version>,
     ) -> Result<(), Status> {
         let Attachment { target, policy, .. } = &plan.attachment;
@@ -116,7 +126,11 @@ impl Control {
         self.changes.require_owner(&owner)?;
         for number in plan.numbers() {
             if let Entry::Vacant(lacking) = versions.entry(number) {
-                let (store, per_hour) = (self.changes.store(), self.compile_s_per_hour(&owner)?);
+                let store = self.changes.store();
+                let per_hour = match compiles {
+                    Compiles::WithinCeiling => self.compile_s_per_hour(&owner)?,
+                    Compiles::InAnyCase => None,
+                };
                 let version = self
                     .modules
                     .version(store, &owner, policy, number, per_hour);
@@ -140,11 +154,17 @@ impl Control {
         if isolation_of(&self.config(), attachment) == Isolation::Process {
             return self.how_isolated(attachment, loaded).await;
         }
+        let mut limits = self
+            .modules
+            .limits_for(&self.config(), attachment.options.cpu_us);
+        if attachment.options.fresh {
+            // Each call is set up, so set-up is a part of its time.
+            let most = limits.fuel_per_call.saturating_mul(FRESH_SETUP_TIMES);
+            limits.fuel_for_setup = limits.fuel_for_setup.min(most);
+        }
         let recipe = Recipe {
             policy: loaded.policy,
-            limits: self
-                .modules
-                .limits_for(&self.config(), attachment.options.cpu_us),
+            limits,
             config: loaded.config,
             granted: granted(&attachment.options)?,
             state: Some(self.policies.state_of(attachment)),

@@ -14,10 +14,10 @@
 //! ```
 //!
 //! Invariants: one change at a time ([`crate::control::changes`]). While one is carried out,
-//! nothing is compiled, and no tenant's process is waited for. Steps that can fail come before the
-//! change of the store, so a rejected change has no effect. Only a runtime can find that the
-//! hand-over of state fails: an upgrade asks the runtimes first, and stores what they have
-//! accepted.
+//! nothing is compiled, and neither a tenant's process nor the set-up of its code is waited for.
+//! Steps that can fail come before the change of the store, so a rejected change has no effect.
+//! Only a runtime can find that the hand-over of state fails: an upgrade asks the runtimes first,
+//! and stores what they have accepted.
 
 mod candidates;
 mod carry_out;
@@ -58,7 +58,7 @@ struct Plan<V> {
     candidate: Next<V>,
 }
 
-/// Instances in processes that were created before the lock of changes was taken.
+/// Instances that were created before the lock of changes was taken.
 #[derive(Default)]
 pub(crate) struct PreparedInstances(Vec<PreparedInstance>);
 

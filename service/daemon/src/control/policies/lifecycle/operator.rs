@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{
     Attachment, Candidate, Ceiling, Isolation, Options, PolicyVersion, SlotError, Store,
-    StoreError, Target, at_ceiling,
+    StoreError, Target, Trial, at_ceiling,
 };
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{
@@ -29,7 +29,7 @@ use crate::control::placement::running::Runtimes;
 use crate::control::policies::ceilings::check_capabilities;
 use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
-use crate::control::policies::lifecycle::candidates::check;
+use crate::control::policies::lifecycle::candidates::{Compiles, check};
 use crate::control::policies::lifecycle::words::{
     merge, party_of, selection_of, side_of, trial_of,
 };
@@ -56,7 +56,9 @@ pub(in crate::control) async fn attach(
     let given = given.map(|given| given.of(&request.service)).transpose()?;
     let given = given.unwrap_or_default();
     let sketch = || Ok(vec![attaching(control, &request)?]);
-    let (plans, prepared, _one_at_a_time) = control.loaded(&actor, sketch).await?;
+    let (plans, prepared, _one_at_a_time) = control
+        .loaded(&actor, Compiles::WithinCeiling, sketch)
+        .await?;
     let warnings = check_all(control, &plans, &given)?;
     let details = plans.first().map(|plan| {
         let mut details = details_of(&plan.attachment);
@@ -82,7 +84,9 @@ pub(in crate::control) async fn upgrade(
 ) -> Result<(Vec<Attachment>, Vec<String>), Status> {
     let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
     let (plans, prepared, _one_at_a_time) = control
-        .loaded(&actor, || upgrading(control, &request))
+        .loaded(&actor, Compiles::WithinCeiling, || {
+            upgrading(control, &request)
+        })
         .await?;
     let mut warnings = Vec::new();
     for plan in &plans {
@@ -115,7 +119,9 @@ pub(in crate::control) async fn step(
     };
     let at = request.at.unwrap_or_default();
     let (plans, prepared, _one_at_a_time) = control
-        .loaded(&actor, || stepping(control.changes.store(), event, &at))
+        .loaded(&actor, Compiles::InAnyCase, || {
+            stepping(control.changes.store(), event, &at)
+        })
         .await?;
     for plan in &plans {
         let config = control.config();
@@ -266,8 +272,9 @@ fn attaching(control: &Control, request: &PolicyAttach) -> Result<Plan<VersionNu
             options.isolation.get_or_insert(Isolation::Process);
         }
         under_ceiling(control, tenant, &ceiling, (&target, &options))?;
-        if trial.is_none() && ceiling.needs_trial {
-            return Err(needs_trial(tenant, &target));
+        // A version that decides there already gets other options.
+        if slot.stable != Some(version) {
+            check_trial(tenant, &ceiling, &target, trial)?;
         }
     }
     let slot = slot.attach(&name, version, trial);
@@ -318,12 +325,22 @@ fn under_ceiling(
     Ok(())
 }
 
-fn needs_trial(tenant: &str, target: &Target) -> Status {
+/// Refuses a version that decides all calls at once where the ceiling wants a trial.
+fn check_trial(
+    tenant: &str,
+    ceiling: &Ceiling,
+    target: &Target,
+    trial: Option<Trial>,
+) -> Result<(), Status> {
+    let decides = trial.is_none_or(Trial::decides_all);
+    if !decides || !ceiling.needs_trial {
+        return Ok(());
+    }
     let has = format!(
-        "a version without a trial would decide at {target} (use `--mode shadow` or `--mode canary`, and `tollgate policy promote` then)"
+        "a version without a trial would decide at {target} (use `--mode shadow` or `--mode canary=10%`, and `tollgate policy promote` then)"
     );
     let text = at_ceiling(tenant, has, "trial", "required");
-    Status::new(Code::FAILED_PRECONDITION, text)
+    Err(Status::new(Code::FAILED_PRECONDITION, text))
 }
 
 /// The plans of an upgrade.
@@ -348,7 +365,7 @@ fn upgrading(
         }),
     };
     let selected = selected(store, &request.at.clone().unwrap_or_default())?;
-    let plan = |before: Attachment| {
+    let plan = |mut before: Attachment| {
         let slot = match trial {
             Some(trial) => before.slot.upgrade(&before.policy, trial),
             None => before.slot.replace(&before.policy, version),
@@ -359,8 +376,13 @@ fn upgrading(
         let is_on_trial = before.slot.candidate.map(|c| c.version) == Some(version);
         if let Some((tenant, ceiling)) = &ceiling {
             under_ceiling(control, tenant, ceiling, (&before.target, &before.options))?;
-            if trial.is_none() && !is_on_trial && ceiling.needs_trial {
-                return Err(needs_trial(tenant, &before.target));
+            if ceiling.isolation.is_some() {
+                // Also when the daemon's own setting changes.
+                before.options.isolation.get_or_insert(Isolation::Process);
+            }
+            if !is_on_trial {
+                let trial = trial.map(|candidate| candidate.trial);
+                check_trial(tenant, ceiling, &before.target, trial)?;
             }
         }
         // Quarantined until an operator acts, as now.
