@@ -629,6 +629,40 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
     let grant = "--side client --grant state,clock";
     at_ceiling(&attach("limit@1", grant), 7, "`capabilities` = state");
     set("capabilities=clock,state");
+    // Fields: denied ones, and those of a method that isn't named.
+    let reserve = |rest: &str| {
+        let line = format!(
+            "policy attach limit@1 --service hotel.Reservation --side client --grant state,clock {rest}"
+        );
+        tenant(line.trim_end())
+    };
+    for (values, rest) in [
+        ("fields_deny=hotel.Reservation/*:customer_name", ""),
+        (
+            "fields_deny=hotel.*/Reserve:* fields_allow=hotel.*/*:*",
+            "--method Reserve",
+        ),
+        (
+            "fields_deny=none fields_allow=hotel.Reservation/Cancel:*",
+            "--method Reserve",
+        ),
+        ("fields_allow=none", ""),
+    ] {
+        set(values);
+        let refused = reserve(rest);
+        assert_eq!(refused.code, 7, "{values}: {refused}");
+        let words = "reads customer_name of hotel.Reservation/Reserve, which the ceiling of tenant acme doesn't allow";
+        assert!(refused.err.contains(words), "{values}: {refused}");
+    }
+    set("fields_allow=hotel.Reservation/Reserve:customer_*");
+    assert_eq!(reserve("").code, 0);
+    let lowered = daemon.ok("ceiling set fields_deny=*/*:customer_name --tenant acme --dry-run");
+    assert!(
+        lowered.contains("it reads customer_name of hotel.Reservation/Reserve"),
+        "{lowered}"
+    );
+    assert_eq!(tenant("policy detach limit").code, 0);
+    set("fields_allow=all");
     // Where it runs.
     set("isolation=process");
     at_ceiling(

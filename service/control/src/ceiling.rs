@@ -12,6 +12,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use crate::error::StoreError;
+use crate::fields::{Field, FieldPattern, is_allowed};
 use crate::limits;
 use crate::model::Isolation;
 
@@ -76,6 +77,18 @@ pub const KEYS: &[CeilingKey] = &[
         meaning: "Capabilities that an attached policy may use, beside `log` and `metrics`",
     },
     CeilingKey {
+        name: "fields_allow",
+        built_in: "all",
+        values: "`all`, `none`, or patterns with commas",
+        meaning: "Fields that an attached policy may read or change: `SERVICE/METHOD:PATH`, each part a name or its beginning with `*`, such as `hotel.*/*:room.*`",
+    },
+    CeilingKey {
+        name: "fields_deny",
+        built_in: "none",
+        values: "`none`, or patterns with commas",
+        meaning: "Fields that it may not, even if they are allowed",
+    },
+    CeilingKey {
         name: "languages",
         built_in: "all",
         values: "`all`, or of `tollgate`, `proxy-wasm` and `opa`, with commas",
@@ -112,6 +125,10 @@ pub struct Ceiling {
     pub cpu_us: u32,
     /// Capabilities; none: all.
     pub capabilities: Option<BTreeSet<String>>,
+    /// Fields that policies may read or change; none: all.
+    pub fields_allow: Option<Vec<FieldPattern>>,
+    /// Of these, fields that they may not.
+    pub fields_deny: Vec<FieldPattern>,
     /// Kinds of modules; none: all.
     pub languages: Option<BTreeSet<String>>,
     /// Where policies have to run.
@@ -140,11 +157,26 @@ impl Ceiling {
             compile_s_per_hour: number(text("compile_s_per_hour")),
             cpu_us: number(text("cpu_us")),
             capabilities: set(text("capabilities")),
+            fields_allow: match text("fields_allow") {
+                "all" => None,
+                listed => Some(patterns(listed)),
+            },
+            fields_deny: patterns(text("fields_deny")),
             languages: set(text("languages")),
             isolation: (text("isolation") == "process").then_some(Isolation::Process),
             needs_trial: text("trial") == "required",
         }
     }
+
+    /// Whether policies may read or change a field.
+    pub fn allows_field(&self, field: &Field<'_>) -> bool {
+        is_allowed(self.fields_allow.as_deref(), &self.fields_deny, field)
+    }
+}
+
+/// The patterns of a list; `none` is an empty one.
+fn patterns(text: &str) -> Vec<FieldPattern> {
+    text.split(',').filter_map(FieldPattern::parse).collect()
 }
 
 fn number<N: FromStr + Default>(text: &str) -> N {
@@ -197,6 +229,11 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
             && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
             && !["all", "none"].contains(&name)
     };
+    let are_patterns = || {
+        let mut patterns = value.split(',');
+        value.len() <= limits::MAX_SETTING_BYTES
+            && patterns.all(|one| FieldPattern::parse(one).is_some())
+    };
     let (least, most) = limits::CPU_US;
     let is_good = match name {
         "versions" => range(0, (limits::MAX_POLICIES * limits::MAX_VERSIONS) as u32),
@@ -206,6 +243,8 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
         "compile_s_per_hour" => range(1, 3_600),
         "cpu_us" => range(least, most),
         "capabilities" => one_of(&["all", "none"]) || names(&is_name),
+        "fields_allow" => one_of(&["all", "none"]) || are_patterns(),
+        "fields_deny" => one_of(&["none"]) || are_patterns(),
         "languages" => one_of(&["all"]) || names(&|name| LANGUAGES.contains(&name)),
         "isolation" => one_of(&["any", "process"]),
         _ => one_of(&["free", "required"]),
@@ -311,6 +350,9 @@ mod tests {
             ("capabilities", "state,state"),
             ("capabilities", "state,all"),
             ("capabilities", "State"),
+            ("fields_allow", "hotel.Reservation"),
+            ("fields_allow", "a.B/C:d,"),
+            ("fields_deny", "all"),
             ("languages", "none"),
             ("languages", "cobol"),
             ("isolation", "none"),
@@ -325,7 +367,12 @@ mod tests {
         }
         let unknown = check_value("version", "1").unwrap_err().to_string();
         assert!(unknown.contains("versions, module_mib"), "{unknown}");
-        for (key, value) in [("capabilities", "none"), ("languages", "tollgate,opa")] {
+        for (key, value) in [
+            ("capabilities", "none"),
+            ("languages", "tollgate,opa"),
+            ("fields_allow", "hotel.*/*:room.*,a.B/C:d"),
+            ("fields_deny", "*/*:password"),
+        ] {
             check_value(key, value).unwrap();
         }
     }

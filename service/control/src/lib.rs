@@ -16,6 +16,7 @@ mod ceiling;
 mod check;
 mod disk;
 mod error;
+mod fields;
 mod lent;
 pub mod limits;
 mod model;
@@ -31,6 +32,7 @@ pub use ceiling::{
     Ceiling, CeilingKey, CeilingValues, KEYS as CEILING_KEYS, LANGUAGES, at_ceiling,
 };
 pub use error::{Cause, StoreError};
+pub use fields::{Field, FieldPattern};
 pub use model::{
     ALL, Attachment, Credential, FIRST_CREDENTIAL, Holdings, Identity, Isolation, OnFault, Options,
     Party, PolicyBytes, PolicyInfo, Role, Selection, Side, Target, Token, TokenDigest, hex,

@@ -10,7 +10,7 @@ use tollgate_control::{CEILING_KEYS, Ceiling, CeilingValues, Isolation, Party, c
 use tollgate_engine::Status;
 use tollgate_policy_host::Capabilities;
 
-use crate::control::policies::ceilings::above;
+use crate::control::policies::ceilings::{above, field_above};
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::model::Loaded;
 use crate::control::refusals::{invalid, store_failed};
@@ -168,6 +168,11 @@ fn above_ceiling(
             above_it.push("it runs in the daemon".to_owned());
         }
         let versions = [&live.stable, &live.candidate].into_iter().flatten();
+        let fields = versions
+            .clone()
+            .filter_map(|version| version.loaded.as_ref().ok())
+            .find_map(|Loaded { policy, .. }| field_above(ceiling, attachment, policy));
+        above_it.extend(fields.map(|what| format!("it {what}")));
         let mut capabilities: Vec<_> = versions
             .filter_map(|version| version.loaded.as_ref().ok())
             .flat_map(|Loaded { policy, .. }| match &ceiling.capabilities {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use tollgate_control::{Ceiling, Owner, StoreError, at_ceiling};
+use tollgate_control::{Attachment, Ceiling, Field, Owner, StoreError, at_ceiling};
 use tollgate_engine::Status;
+use tollgate_policy_host::compat::Body;
 use tollgate_policy_host::{Capabilities, Policy};
 use tollgate_shm_abi::status::Code;
 
@@ -79,6 +80,83 @@ fn text_of(names: &BTreeSet<String>) -> String {
         true => "none".to_owned(),
         false => names.iter().cloned().collect::<Vec<_>>().join(","),
     }
+}
+
+/// Refuses a version that reads or changes fields above its owner's ceiling.
+pub(in crate::control) fn check_fields(
+    tenant: &str,
+    ceiling: &Ceiling,
+    attachment: &Attachment,
+    policy: &Policy,
+    name: &str,
+) -> Result<(), Status> {
+    let Some(what) = field_above(ceiling, attachment, policy) else {
+        return Ok(());
+    };
+    let text = format!(
+        "policy {name} {what}, which the ceiling of tenant {tenant} doesn't allow (`fields_allow`, `fields_deny`); attach it with `--fields` without it, \
+         or an operator can raise it: tollgate ceiling show --tenant {tenant}"
+    );
+    Err(Status::new(Code::PERMISSION_DENIED, text))
+}
+
+/// A field above a ceiling that a policy reads or changes where it is attached, in words.
+pub(in crate::control) fn field_above(
+    ceiling: &Ceiling,
+    attachment: &Attachment,
+    policy: &Policy,
+) -> Option<String> {
+    let Attachment {
+        target, options, ..
+    } = attachment;
+    let manifest = policy.manifest();
+    let granted = |list: &Option<Vec<String>>, item: &str| {
+        let listed = list.as_ref();
+        listed.is_none_or(|list| list.iter().any(|granted| granted == item))
+    };
+    let hooks = manifest.hooks().iter().copied();
+    let hooks = hooks.filter(|hook| granted(&options.hooks, &hook.to_string()));
+    let hooks: Vec<_> = hooks.collect();
+    let is_above = |method: Option<&str>, path: Option<&str>| {
+        let service = target.service.as_str();
+        !ceiling.allows_field(&Field {
+            service,
+            method,
+            path,
+        })
+    };
+    for entry in manifest.methods() {
+        let (service, method) = match entry.pattern().split_once('/') {
+            None => (None, None),
+            Some((service, "*")) => (Some(service), None),
+            Some((service, method)) => (Some(service), Some(method)),
+        };
+        let own = Some(target.method.as_str()).filter(|method| !method.is_empty());
+        let is_other = service.is_some_and(|service| service != target.service)
+            || matches!((method, own), (Some(method), Some(own)) if method != own);
+        if is_other {
+            continue;
+        }
+        let method = method.or(own);
+        let place = format!("{}/{}", target.service, method.unwrap_or("*"));
+        for hook in &hooks {
+            let reads = entry.fields(*hook).iter();
+            let reads = reads.filter(|path| granted(&options.fields, path));
+            for (verb, path) in reads
+                .map(|path| ("reads", path))
+                .chain(entry.changes(*hook).iter().map(|path| ("changes", path)))
+            {
+                if is_above(method, Some(path)) {
+                    return Some(format!("{verb} {path} of {place}"));
+                }
+            }
+            let body = manifest.compat().map_or(Body::None, |its| its.body(*hook));
+            if body != Body::None && is_above(method, None) {
+                return Some(format!("reads whole messages of {place}"));
+            }
+        }
+    }
+    None
 }
 
 /// The capabilities that a policy uses and that aren't in this set.

@@ -1,0 +1,164 @@
+//! Patterns of fields in a ceiling: `SERVICE/METHOD:PATH`.
+//!
+//! Each part is a name, or the beginning of one with `*` behind it: `hotel.Reservation/*:guest.*`.
+//! What isn't known, such as the method of an attachment to all of them, is taken at its worst: a
+//! denying pattern matches it, and an allowing one only if it allows any.
+
+/// A pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldPattern {
+    service: Part,
+    method: Part,
+    path: Part,
+}
+
+/// A field of a method's messages. `None`: any.
+#[derive(Clone, Copy, Debug)]
+pub struct Field<'a> {
+    /// The service's full name.
+    pub service: &'a str,
+    /// The method's name.
+    pub method: Option<&'a str>,
+    /// The dotted path.
+    pub path: Option<&'a str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    text: String,
+    is_prefix: bool,
+}
+
+impl FieldPattern {
+    /// A pattern, if the text is one.
+    pub(crate) fn parse(text: &str) -> Option<FieldPattern> {
+        let (service, rest) = text.split_once('/')?;
+        let (method, path) = rest.split_once(':')?;
+        Some(FieldPattern {
+            service: Part::parse(service)?,
+            method: Part::parse(method)?,
+            path: Part::parse(path)?,
+        })
+    }
+
+    /// Whether it matches some of what the field may be. A message's path matches if a field in it
+    /// does.
+    fn may_match(&self, field: &Field<'_>) -> bool {
+        let is_inside = |path: &str| {
+            let inner = self.path.text.strip_prefix(path);
+            inner.is_some_and(|inner| inner.starts_with('.'))
+        };
+        let is_path = field
+            .path
+            .is_none_or(|path| self.path.is(path) || is_inside(path));
+        self.service.is(field.service) && field.method.is_none_or(|m| self.method.is(m)) && is_path
+    }
+
+    /// Whether it matches all that the field may be.
+    fn matches_all(&self, field: &Field<'_>) -> bool {
+        self.service.is(field.service)
+            && self.method.is_all(field.method)
+            && self.path.is_all(field.path)
+    }
+}
+
+impl Part {
+    fn parse(text: &str) -> Option<Part> {
+        let (name, is_prefix) = match text.strip_suffix('*') {
+            Some(prefix) => (prefix, true),
+            None => (text, false),
+        };
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'.';
+        let is_good = name.bytes().all(is_name) && (is_prefix || !name.is_empty());
+        is_good.then(|| Part {
+            text: name.to_owned(),
+            is_prefix,
+        })
+    }
+
+    fn is(&self, name: &str) -> bool {
+        match self.is_prefix {
+            true => name.starts_with(&self.text),
+            false => name == self.text,
+        }
+    }
+
+    fn is_all(&self, name: Option<&str>) -> bool {
+        match name {
+            Some(name) => self.is(name),
+            None => self.is_prefix && self.text.is_empty(),
+        }
+    }
+}
+
+/// Whether a field is allowed: by one of the allowing patterns, if there are any, and by none of
+/// the denying ones.
+pub(crate) fn is_allowed(
+    allow: Option<&[FieldPattern]>,
+    deny: &[FieldPattern],
+    field: &Field<'_>,
+) -> bool {
+    let is_in = allow.is_none_or(|allow| allow.iter().any(|one| one.matches_all(field)));
+    is_in && !deny.iter().any(|one| one.may_match(field))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn pattern(text: &str) -> FieldPattern {
+        FieldPattern::parse(text).unwrap()
+    }
+
+    #[test]
+    fn patterns_have_three_parts_of_names_and_a_star_at_the_end() {
+        for text in ["a.B/C:d", "a.*/*:*", "*/*:guest.*", "a.B/C*:d_1"] {
+            assert!(FieldPattern::parse(text).is_some(), "{text}");
+        }
+        for text in [
+            "", "*", "a.B/C", "a.B:d", "a.B/:d", "a*b/C:d", "a/b/c:d", "a.B/C:é", "a.B/C:d ",
+        ] {
+            assert!(FieldPattern::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_taken_at_its_worst() {
+        let (allow, deny) = (
+            pattern("hotel.*/Reserve:guest.*"),
+            pattern("hotel.*/Reserve:guest.name"),
+        );
+        let of = |method, path| Field {
+            service: "hotel.Reservation",
+            method,
+            path,
+        };
+        let both = |field: &Field<'_>| (allow.matches_all(field), deny.may_match(field));
+        assert_eq!(both(&of(Some("Reserve"), Some("guest.name"))), (true, true));
+        assert_eq!(both(&of(Some("Reserve"), Some("guest.age"))), (true, false));
+        assert_eq!(
+            both(&of(Some("Cancel"), Some("guest.name"))),
+            (false, false)
+        );
+        assert_eq!(both(&of(None, Some("guest.name"))), (false, true));
+        assert_eq!(both(&of(Some("Reserve"), None)), (false, true));
+        // A whole message has its fields.
+        assert_eq!(both(&of(Some("Reserve"), Some("guest"))), (false, true));
+        assert_eq!(both(&of(Some("Reserve"), Some("gues"))), (false, false));
+        let other = Field {
+            service: "motel.Reservation",
+            ..of(None, None)
+        };
+        assert_eq!(both(&other), (false, false));
+        let any = pattern("*/*:*");
+        assert!(any.matches_all(&of(None, None)) && any.may_match(&of(None, None)));
+        assert!(is_allowed(None, &[], &of(None, None)));
+        assert!(!is_allowed(Some(&[]), &[], &of(Some("Reserve"), Some("x"))));
+        assert!(!is_allowed(
+            Some(&[any]),
+            &[deny],
+            &of(None, Some("guest.name"))
+        ));
+    }
+}
