@@ -1,16 +1,24 @@
-//! An upgrade storm: exactly one version evaluates each call, once.
+//! Storms of changes: exactly one version evaluates each call, once; and a tenant's storm delays
+//! neither another tenant's calls nor an operator's changes.
 //!
-//! The swaps go over one connection to the admin API; the command line would spend its time on
-//! starting processes.
+//! The changes go over connections that stay; the command line would spend its time on starting
+//! processes.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use tollgate_admin::client::Client;
+use tollgate_admin::proto::{
+    AttachPolicyRequest, DetachPolicyRequest, ListPoliciesRequest, Mode, PolicyPart,
+    PolicySelection, PushPolicyHeader, Side,
+};
+use tollgate_admin::{PushOrder, Secret, socket_beside};
 use tollgate_conformance::admin::{Admin, Place};
-use tollgate_conformance::testbed::{Testbed, policy_file};
-use tollgate_conformance::traffic::ECHO;
+use tollgate_conformance::testbed::{Daemon, Testbed, policy_file};
+use tollgate_conformance::traffic::{ECHO, Traffic};
 
 use crate::caller::{Caller, total, with_text};
-use crate::measure::{Limit, alone, measured, say, window};
+use crate::measure::{Limit, alone, measured, p99, say, window};
 
 #[test]
 fn a_storm_of_versions_judges_every_call_exactly_once() {
@@ -59,5 +67,111 @@ fn a_storm_of_versions_judges_every_call_exactly_once() {
         rate,
         Limit::AtLeast(1_000.0),
         Limit::AtLeast(20.0),
+    );
+}
+
+/// How many connections a storm has.
+const STORMING: usize = 4;
+
+/// Pushes, attaches and detaches with a tenant's token, as fast as it is let. Counts the changes
+/// that were carried out, and other requests.
+fn storm(daemon: &Daemon, token: &str, is_over: &AtomicBool, done: &[AtomicU64; 2]) {
+    let secret = Secret::new(token);
+    let patience = Duration::from_secs(30);
+    let client = Client::connect(&socket_beside(daemon.socket()), Some(&secret), patience).unwrap();
+    let module = std::fs::read(policy_file("null")).unwrap();
+    let [changes, looks] = done;
+    let count = |counter: &AtomicU64, is_ok: bool| {
+        counter.fetch_add(u64::from(is_ok), Ordering::Relaxed);
+    };
+    while !is_over.load(Ordering::Relaxed) {
+        let order = PushOrder {
+            header: PushPolicyHeader {
+                owner: None,
+                name: "p".to_owned(),
+            },
+            parts: [(PolicyPart::Module.into(), module.clone())].into(),
+            begins: None,
+        };
+        let pushed = client.push(order, |_step| {});
+        count(changes, pushed.is_ok());
+        let attached = client.ask(AttachPolicyRequest {
+            name: "p".to_owned(),
+            version: pushed.map_or(1, |pushed| pushed.version),
+            service: ECHO.to_owned(),
+            side: Side::Client.into(),
+            mode: Mode::Enforce.into(),
+            ..AttachPolicyRequest::default()
+        });
+        count(changes, attached.is_ok());
+        let listed = client.ask(ListPoliciesRequest::default());
+        count(looks, listed.is_ok());
+        let detached = client.ask(DetachPolicyRequest {
+            at: Some(PolicySelection {
+                name: "p".to_owned(),
+                ..PolicySelection::default()
+            }),
+        });
+        count(changes, detached.is_ok());
+    }
+}
+
+#[test]
+fn a_tenants_storm_of_pushes_and_attachments_is_paced_and_delays_nobody() {
+    let _machine = alone();
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("mallory");
+    daemon.tenant("calm");
+    let mut admin = Admin::connect(&daemon);
+    let place = Place::client("calm", ECHO);
+    let null = std::fs::read(policy_file("null")).unwrap();
+    admin.push(&place, "p", &null, None).unwrap();
+    let honest = Traffic::start("acme", &daemon, &daemon);
+    let solo = honest.latencies(|| std::thread::sleep(window()));
+    let (is_over, done) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 2]);
+    let (mut slowest, mut seconds) = (Duration::ZERO, 0.0);
+    let attacked = honest.latencies(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..STORMING {
+                scope.spawn(|| storm(&daemon, &token, &is_over, &done));
+            }
+            // An operator's changes meanwhile.
+            let began = Instant::now();
+            while began.elapsed() < window() {
+                let before = Instant::now();
+                admin.attach(&place, "p", 1).unwrap();
+                slowest = slowest.max(before.elapsed());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            seconds = began.elapsed().as_secs_f64();
+        });
+    });
+    honest.assert_flows();
+    let [changes, looks] = done.map(AtomicU64::into_inner);
+    say(&format!(
+        "{changes} changes and {looks} other requests of a tenant over {STORMING} connections in {seconds:.1} s"
+    ));
+    assert!(changes > 0 && looks > 0);
+    // 10 at once, one per 50 ms, and those in progress at the end.
+    let most = 20.0 + (10.0 + STORMING as f64 * 3.0) / seconds;
+    measured(
+        "a tenant's storm, changes per second",
+        changes as f64 / seconds,
+        Limit::AtMost(most),
+        Limit::AtMost(most),
+    );
+    measured(
+        "a tenant's storm, an operator's slowest change, ms",
+        slowest.as_secs_f64() * 1e3,
+        Limit::AtMost(100.0),
+        Limit::AtMost(10_000.0),
+    );
+    measured(
+        "a tenant's storm, the victim's p99 to its p99 alone",
+        p99(&attacked) / p99(&solo),
+        Limit::AtMost(1.25),
+        Limit::AtMost(50.0),
     );
 }
