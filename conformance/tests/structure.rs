@@ -233,7 +233,12 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "tollgate-benches",
-        &["tollgate", "tollgate-conformance", "tollgate-shm-abi"],
+        &[
+            "tollgate",
+            "tollgate-admin",
+            "tollgate-conformance",
+            "tollgate-shm-abi",
+        ],
         &["tollgate-gen"],
     ),
 ];
