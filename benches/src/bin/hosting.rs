@@ -100,6 +100,8 @@ fn client(daemon: &Daemon, token: Option<&str>) -> Result<Client, Status> {
 fn durable() -> Options {
     Options {
         durable: true,
+        // More than a daemon has by default: three of each of 1,000 tenants.
+        config: "[policies]\ninstances = 3100\n".to_owned(),
         ..Options::default()
     }
 }
