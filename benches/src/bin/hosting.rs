@@ -259,7 +259,10 @@ fn quantiles(mut values: Vec<f64>) -> Value {
 }
 
 fn shown(results: &Value) -> String {
-    let mut text = "# What tenants cost\n\nWritten by `hosting --record`. The daemon keeps its state on disk; each change waits for the disk. Run nothing else on the machine meanwhile.\n\n".to_owned();
+    let command = results["run"]["command"].as_str().unwrap_or("hosting");
+    let mut text = format!(
+        "# What tenants cost\n\nWritten by `{command}`. The daemon keeps its state on disk; each change waits for the disk. Run nothing else on the machine meanwhile.\n\n"
+    );
     text += &machine_lines(&results["run"]);
     line(
         &mut text,
