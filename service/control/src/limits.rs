@@ -2,7 +2,8 @@
 //!
 //! One tenant's share of the file is at most [`MAX_POLICIES`] x [`MAX_VERSIONS`] x
 //! ([`MAX_MODULE_BYTES`] + [`MAX_CONFIG_BYTES`]): 10 GiB if every version is a different module and
-//! each has full size. Equal modules are stored once for all tenants.
+//! each has full size. Equal modules are stored once for all tenants. A tenant's ceiling is lower,
+//! by default 512 MiB ([`CEILING_KEYS`](crate::CEILING_KEYS)).
 
 /// Tenants of one daemon.
 pub const MAX_TENANTS: u64 = 10_000;
