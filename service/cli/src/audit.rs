@@ -13,7 +13,7 @@ use tollgate_admin::proto::ShowAuditRecordsRequest;
 use tollgate_shm_abi::messages::{AuditShow, Empty, RequestBody};
 use tollgate_shm_abi::status::Code;
 
-use crate::api::{Acting, Api};
+use crate::api::{Acting, Api, json_of};
 use crate::failure::Failure;
 use crate::request::report;
 use crate::values::number;
@@ -78,8 +78,7 @@ pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
             let tenant = args.tenant.clone().unwrap_or_default();
             let last = args.last;
             let shown = api.ask(ShowAuditRecordsRequest { last, tenant })?;
-            let shown = tollgate_admin::to_json(shown.report.unwrap_or_default());
-            Ok(show(&shown, args.json))
+            Ok(show(&json_of(shown.report), args.json))
         }
         Audit::Head => {
             let shown = report(socket, RequestBody::AuditShow(AuditShow { last: 0 }))?;

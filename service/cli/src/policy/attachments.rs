@@ -11,7 +11,7 @@ use tollgate_admin::proto::{
     UpgradePolicyRequest,
 };
 
-use crate::api::{Api, side};
+use crate::api::{Api, json_of, side};
 use crate::attachment::in_force;
 use crate::failure::Failure;
 use crate::output::plain;
@@ -72,12 +72,7 @@ pub(super) fn detach(api: &Api, args: &Select) -> Result<String, Failure> {
 /// The policies that the caller sees, with their attachments.
 pub(super) fn listed(api: &Api) -> Result<Value, Failure> {
     let all = ListPoliciesRequest::default();
-    Ok(json(api.ask(all)?.report))
-}
-
-/// A report's JSON.
-pub(super) fn json(report: Option<prost_types::Struct>) -> Value {
-    tollgate_admin::to_json(report.unwrap_or_default())
+    Ok(json_of(api.ask(all)?.report))
 }
 
 /// The tenant or tenants of the calls that a policy evaluates.
@@ -237,7 +232,7 @@ fn numbers(mode: Mode) -> (proto::Mode, u32) {
 
 /// The changed attachments: a line each.
 fn changed(report: Option<prost_types::Struct>) -> String {
-    let report = json(report);
+    let report = json_of(report);
     items(&report["warnings"])
         .iter()
         .for_each(|warning| warn(&flat(warning)));

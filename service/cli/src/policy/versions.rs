@@ -5,10 +5,10 @@ use serde_json::Value;
 use tollgate_admin::proto::{DeletePolicyRequest, DiffPolicyRequest, ShowPolicyRequest};
 use tollgate_shm_abi::status::Code;
 
-use crate::api::Api;
+use crate::api::{Api, json_of};
 use crate::failure::Failure;
 use crate::policy::args::{Delete, Diff, Show, VersionName};
-use crate::policy::attachments::{json, listed, selection};
+use crate::policy::attachments::{listed, selection};
 use crate::render::{items, lines, outline};
 use crate::{output, screen};
 
@@ -82,7 +82,7 @@ pub(super) fn show(api: &Api, args: &Show) -> Result<String, Failure> {
         name,
         version,
     })?;
-    let report = json(answer.report);
+    let report = json_of(answer.report);
     if args.json {
         return Ok(output::json(&report));
     }
@@ -108,7 +108,7 @@ pub(super) fn diff(api: &Api, args: &Diff) -> Result<String, Failure> {
         after: after.version,
         last: args.last,
     })?;
-    let report = json(answer.report);
+    let report = json_of(answer.report);
     let text = if args.json {
         output::json(&report)
     } else {

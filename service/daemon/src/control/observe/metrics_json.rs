@@ -35,12 +35,7 @@ pub(crate) async fn report(control: &Control, of: Option<&str>) -> Result<Value,
     let (sessions, services) = (sessions.count(), services.count());
     let mut metrics = telemetry::metrics(&control.policies, &control.exporters, &mut report);
     if let Some(of) = of {
-        for family in &mut metrics.families {
-            family
-                .points
-                .retain(|point| point.tenant.as_deref() == Some(of));
-        }
-        metrics.families.retain(|family| !family.points.is_empty());
+        metrics = metrics.of_tenant(of);
     }
     let families: Vec<_> = metrics.families.iter().map(of_family).collect();
     let mut quarantined = quarantined(&control.policies);

@@ -128,6 +128,14 @@ impl<'a> Joined<'a> {
         }
     }
 
+    /// These stored versions, and all attachments.
+    fn all(&self, stored: &'a [PolicyInfo]) -> (Vec<Value>, Vec<Value>) {
+        let policies = stored.iter().map(|info| of_policy(info, self));
+        let places = self.by_attachment.values();
+        let places = places.map(|attached| self.attachment(attached));
+        (policies.collect(), places.collect())
+    }
+
     /// The attachments of a policy, in the chain's order of their places.
     fn attachments_of(
         &self,
@@ -214,13 +222,9 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
     let failed = |error| store_failed(&error);
     let stored = store.policies().map_err(failed)?;
     let tenants = store.tenants().map_err(failed)?;
-    let (policies, places) = control.policies.read(|attachments| {
-        let joined = Joined::new(&config, attachments.live().iter(), &report);
-        let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
-        let places = joined.by_attachment.values();
-        let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
-        (policies, places)
-    });
+    let (policies, places) = control
+        .policies
+        .read(|attachments| Joined::new(&config, attachments.live().iter(), &report).all(&stored));
     let now_ns = now_ns();
     let peers = of_peers(report.peers.clone(), now_ns);
     let mut wrong = of_daemon(control);
@@ -277,11 +281,7 @@ pub(in crate::control) async fn status_of(
     let (policies, places) = control.policies.read(|attachments| {
         let its = attachments.live().naming(tenant);
         let its = its.filter(|(_, live)| live.attachment.target.party == Party::Tenant);
-        let joined = Joined::new(&config, its, &report);
-        let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
-        let places = joined.by_attachment.values();
-        let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
-        (policies, places)
+        Joined::new(&config, its, &report).all(&stored)
     });
     Ok(json!({
         "tenant": tenant,
