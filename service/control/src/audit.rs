@@ -16,8 +16,10 @@
 //!                                            └─ a crash before: neither the change nor the record
 //! ```
 //!
+//! A transaction of several changes has a record of each: its anchor is all their lines.
+//!
 //! So a record describes a change that was made, no change is made without a record, and at most
-//! the newest record is only in the anchor. The next change appends it first, or fails. A start
+//! the newest transaction's records are only in the anchor. The next change appends it first, or fails. A start
 //! after such a crash completes the file and records that (`healed`), whichever bytes of the line a
 //! power cut has left, with zeros for the others. Any other end of the file was changed by another
 //! program, and the next record says so (`broken`).
@@ -39,10 +41,10 @@ mod verify;
 
 pub(crate) use record::RecordError;
 pub use record::{Actor, Event, Head, NotHead, Note, rfc3339};
-pub(crate) use record::{head_of, line};
+pub(crate) use record::{head_of, lines};
 pub use verify::{Anchor, Edited, Verification, Verified, verify, verify_file};
 
-use file::{append, last_line, last_lines, tail, torn_at};
+use file::{append, ends_with, last_line, last_lines, tail, torn_at};
 use record::parse;
 use verify::Taken;
 
@@ -66,7 +68,7 @@ enum Place {
 pub(crate) struct Log {
     place: Place,
     pub(crate) head: Head,
-    /// The anchor's line, if the file lacks it.
+    /// The anchor's lines, if the file lacks some of them.
     owed: Option<String>,
     /// Why the file lacks it, after a failed attempt.
     failure: Option<String>,
@@ -109,7 +111,7 @@ impl Log {
         })
     }
 
-    /// The log of a state directory whose store has `anchor` as its newest line.
+    /// The log of a state directory whose store has `anchor` as its newest lines.
     pub(crate) fn open(state: &Path, anchor: Option<&str>) -> std::io::Result<(Log, Found)> {
         let path = state.join(FILE);
         let mut log = Log {
@@ -130,9 +132,10 @@ impl Log {
             };
             return Ok((log, found));
         };
-        let (before, here) = parse(anchor.as_bytes()).map_err(std::io::Error::other)?;
+        let block = record::block(anchor).map_err(std::io::Error::other)?;
+        let (before, here) = (block.before, block.here);
         log.head = here;
-        if ended == Ok(here) && rest == 0 {
+        if ended == Ok(here) && rest == 0 && ends_with(&path, anchor)? {
             return Ok((log, Found::Whole));
         }
         let Some(torn_at) = torn_at(&path, before, anchor)? else {
@@ -146,7 +149,7 @@ impl Log {
         Ok((log, Found::Healed { seq: here.seq }))
     }
 
-    /// Appends the line that the file lacks, if any.
+    /// Appends the lines that the file lacks, if any.
     pub(crate) fn settle(&mut self) -> std::io::Result<()> {
         if let Some(line) = self.owed.take()
             && let Err(error) = self.append(&line)
@@ -164,7 +167,7 @@ impl Log {
         self.failure.as_deref()
     }
 
-    /// Appends a line that the store has committed.
+    /// Appends lines that the store has committed.
     pub(crate) fn committed(&mut self, line: String, head: Head) -> std::io::Result<()> {
         self.head = head;
         self.owed = Some(line);
@@ -175,8 +178,8 @@ impl Log {
         match &mut self.place {
             Place::File(path) => append(path, line),
             Place::Memory { before, lines } => {
-                lines.push_back(line.to_owned());
-                if lines.len() > AUDIT_RING
+                lines.extend(line.lines().map(str::to_owned));
+                while lines.len() > AUDIT_RING
                     && let Some(Ok((_, here))) =
                         lines.pop_front().map(|line| parse(line.as_bytes()))
                 {

@@ -50,6 +50,18 @@ pub enum StoreError {
     CredentialExists { tenant: String, credential: String },
     #[error("tenant {tenant:?} has no credential {credential:?}")]
     NoCredential { tenant: String, credential: String },
+    #[error(
+        "credential {credential:?} of tenant {tenant:?} is new and has no token: name a file with one, or its digest"
+    )]
+    NoToken { tenant: String, credential: String },
+    #[error(
+        "the token of credential {credential:?} of tenant {tenant:?} is another credential's already: make another token"
+    )]
+    TokenTaken { tenant: String, credential: String },
+    #[error(
+        "{owner} can't get {policy}: a version with this number, or a later one, was there before; leave the number out"
+    )]
+    VersionUsed { owner: Owner, policy: PolicyVersion },
     #[error("the lifetime of {seconds} s is out of range: 60 s to {} days are allowed", limits::MAX_LIFETIME.as_secs() / 86_400)]
     Lifetime { seconds: u64 },
     #[error("{owner} has no policy {policy}")]
@@ -152,9 +164,12 @@ impl StoreError {
             | E::NoCeilingKey { .. }
             | E::CeilingValue { .. }
             | E::Lifetime { .. }
+            | E::NoToken { .. }
             | E::TooMany { .. } => Cause::Invalid,
-            E::Step { .. } | E::Needed { .. } => Cause::State,
-            E::TenantExists { .. } | E::CredentialExists { .. } => Cause::Exists,
+            E::Step { .. } | E::Needed { .. } | E::VersionUsed { .. } => Cause::State,
+            E::TenantExists { .. } | E::CredentialExists { .. } | E::TokenTaken { .. } => {
+                Cause::Exists
+            }
             E::NoTenant { .. }
             | E::NoCredential { .. }
             | E::NoPolicy { .. }

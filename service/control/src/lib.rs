@@ -40,7 +40,10 @@ pub use model::{
 pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};
 pub use slot::{Candidate, Slot, SlotError, Trial};
-pub use store::{Store, changed_values};
+pub use store::{
+    AppliedObject, Change, DocumentSet, Snapshot, Store, StoredCredential, WantedCredential,
+    changed_values,
+};
 
 #[cfg(test)]
 mod tests;

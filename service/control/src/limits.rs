@@ -62,6 +62,13 @@ pub const MAX_NAME: usize = 64;
 /// Bytes of a service's full name, or of a method's.
 pub const MAX_SERVICE: usize = 256;
 
+/// Objects that one tenant's credentials have applied by documents, over all its sets, and that are
+/// remembered.
+pub const MAX_APPLIED: usize = 8_192;
+
+/// Changes in one transaction.
+pub const MAX_CHANGES: usize = 40_000;
+
 /// Daemon settings that are stored at run time.
 pub const MAX_SETTINGS: u64 = 64;
 

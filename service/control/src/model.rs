@@ -449,6 +449,16 @@ pub struct Identity {
 pub struct TokenDigest(pub(crate) [u8; 32]);
 
 impl TokenDigest {
+    /// A digest that was made elsewhere.
+    pub fn from_bytes(digest: [u8; 32]) -> TokenDigest {
+        TokenDigest(digest)
+    }
+
+    /// The SHA-256 of the token.
+    pub fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+
     /// The digest of an alleged token.
     pub fn of(token: &str) -> TokenDigest {
         TokenDigest(Sha256::digest(token.as_bytes()).into())

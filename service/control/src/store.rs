@@ -37,17 +37,25 @@ use crate::error::{StoreError, contradiction};
 use crate::lent::{Held, Lent};
 use crate::pair::{self, Restored};
 use crate::tables::{
-    AUDIT, CEILINGS, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES, PLACEMENTS, POLICIES,
-    SETTINGS, SIZES, SLOTS, TENANTS, TOKENS, builder, last_record, prepare,
+    APPLIED, AUDIT, BLOCK, CEILINGS, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES,
+    PLACEMENTS, POLICIES, SETTINGS, SIZES, SLOTS, TENANTS, TOKENS, builder, last_record,
+    newest_lines, prepare,
 };
 
+mod applied;
 mod ceilings;
 mod credentials;
 mod policies;
 mod settings;
+mod snapshot;
 mod tenants;
+mod together;
 
+pub use applied::{AppliedObject, DocumentSet};
 pub use ceilings::changed_values;
+pub use credentials::WantedCredential;
+pub use snapshot::{Snapshot, StoredCredential};
+pub use together::Change;
 
 /// The daemon's stored configuration, kept across restarts.
 #[derive(Debug)]
@@ -260,6 +268,7 @@ impl Store {
         copy_table(&from, &to, SETTINGS)?;
         copy_table(&from, &to, PLACEMENTS)?;
         copy_table(&from, &to, CEILINGS)?;
+        copy_table(&from, &to, APPLIED)?;
         Ok(to.commit()?)
     }
 
@@ -361,7 +370,7 @@ impl Store {
     /// # Errors
     /// The file failed.
     pub fn record(&self, actor: Actor, event: Event, details: Value) -> Result<(), StoreError> {
-        self.write(false, |_| Ok(((), note(actor, event, details))))
+        self.write(false, |_| Ok(((), vec![note(actor, event, details)])))
     }
 
     /// The end of the audit log.
@@ -439,7 +448,10 @@ impl Store {
         &self,
         make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
     ) -> Result<T, StoreError> {
-        self.write(true, make)
+        self.write(true, |change| {
+            let (made, note) = make(change)?;
+            Ok((made, vec![note]))
+        })
     }
 
     /// A change, or a record alone. After a failure the files are opened again before the answer,
@@ -447,7 +459,7 @@ impl Store {
     fn write<T>(
         &self,
         changes: bool,
-        make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
+        make: impl FnOnce(&WriteTransaction) -> Result<(T, Vec<Note>), StoreError>,
     ) -> Result<T, StoreError> {
         if self.health().is_read_only {
             if self.database.held() != Held::Own {
@@ -495,14 +507,9 @@ impl Store {
     fn failed<T>(&self, error: StoreError, made: Option<(T, String)>) -> Result<T, StoreError> {
         tracing::error!("a change of the state failed: {error}");
         self.reopen()?;
-        let line = self.read(|read| {
-            Ok(read
-                .open_table(AUDIT)?
-                .get(LAST)?
-                .map(|line| line.value().to_owned()))
-        })?;
+        let lines = self.read(newest_lines)?;
         match made {
-            Some((made, written)) if line.as_ref() == Some(&written) => Ok(made),
+            Some((made, written)) if lines.as_ref() == Some(&written) => Ok(made),
             _ => {
                 self.health().failure.get_or_insert(error.to_string());
                 Err(error)
@@ -513,7 +520,7 @@ impl Store {
     fn commit<T>(
         &self,
         change: WriteTransaction,
-        make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
+        make: impl FnOnce(&WriteTransaction) -> Result<(T, Vec<Note>), StoreError>,
         made: &mut Option<(T, String)>,
     ) -> Result<(), StoreError> {
         let mut log = self.log();
@@ -522,7 +529,7 @@ impl Store {
             tracing::error!("{error}");
             return Err(error);
         }
-        let (result, note) = match make(&change) {
+        let (result, notes) = match make(&change) {
             Ok(result) => result,
             Err(error) => {
                 let aborted = change.abort();
@@ -533,13 +540,20 @@ impl Store {
                 return Err(error);
             }
         };
-        let (line, head) = audit::line(&log.head, SystemTime::now(), &note);
-        change.open_table(AUDIT)?.insert(LAST, line.as_str())?;
-        *made = Some((result, line.clone()));
+        let (lines, head) = audit::lines(&log.head, SystemTime::now(), &notes);
+        let block = lines.join("\n");
+        let mut audit = change.open_table(AUDIT)?;
+        audit.insert(LAST, lines.last().map_or("", String::as_str))?;
+        match lines.len() {
+            0 | 1 => audit.remove(BLOCK)?,
+            _ => audit.insert(BLOCK, block.as_str())?,
+        };
+        drop(audit);
+        *made = Some((result, block.clone()));
         change.commit()?;
-        // The change is made. The next change or start appends a line that the file lacks; no other
+        // The change is made. The next change or start appends lines that the file lacks; no other
         // change is made before.
-        if let Err(error) = log.committed(line, head) {
+        if let Err(error) = log.committed(block, head) {
             tracing::error!("the audit log lacks record {}: {error}", head.seq);
         }
         Ok(())

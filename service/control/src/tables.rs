@@ -13,7 +13,9 @@
 //!   settings     a setting of the daemon's                          -> what it was set to at run time
 //!   placements   a tenant that doesn't live where its name says     -> the number of its runtime
 //!   ceilings     (tenant or, for the default, nothing; key)            -> value
+//!   applied      (owner, who applied it, set, object)               -> nothing
 //!   audit        "last"                                             -> the audit log's newest line
+//!                "block"                                            -> the lines of the last transaction, if it had several
 //! ```
 //!
 //! An owner is a tenant's name, or nothing for the provider. An end of [`NEVER`] is none. A
@@ -58,6 +60,7 @@ pub(crate) const SLOTS: TableDefinition<Place, (u64, &[u8])> = TableDefinition::
 pub(crate) const SETTINGS: TableDefinition<&str, &str> = TableDefinition::new("settings");
 pub(crate) const PLACEMENTS: TableDefinition<&str, u32> = TableDefinition::new("placements");
 pub(crate) const CEILINGS: TableDefinition<(&str, &str), &str> = TableDefinition::new("ceilings");
+pub(crate) const APPLIED: TableDefinition<AppliedKey, ()> = TableDefinition::new("applied");
 pub(crate) const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
 
 /// Of formats 1 and 2.
@@ -79,6 +82,10 @@ pub(crate) type CredentialRow = (Digest, u8, u64, Option<Digest>);
 
 /// Tenant, credential, and the end.
 pub(crate) type TokenRow = (&'static str, &'static str, u64);
+
+/// The object's owner; the tenant whose credential applied it, or nothing for an operator; the set;
+/// the object.
+pub(crate) type AppliedKey = (&'static str, &'static str, &'static str, &'static str);
 
 /// The end of what doesn't end.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -117,6 +124,9 @@ pub(crate) const FORMAT: u32 = 3;
 /// The key of the audit log's newest line.
 pub(crate) const LAST: &str = "last";
 
+/// The key of the lines of the last transaction, if it had several.
+pub(crate) const BLOCK: &str = "block";
+
 /// How the database is opened, wherever it is.
 pub(crate) fn builder() -> Builder {
     let mut builder = Builder::new();
@@ -153,6 +163,7 @@ pub(crate) fn prepare(database: &Database, path: &str) -> Result<Option<u32>, St
         change.open_table(SETTINGS)?;
         change.open_table(PLACEMENTS)?;
         change.open_table(CEILINGS)?;
+        change.open_table(APPLIED)?;
         change.open_table(AUDIT)?;
         measure_modules(&change)?;
         if found == 1 {
@@ -189,6 +200,7 @@ pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
         && table(read, SETTINGS)?.is_some()
         && table(read, PLACEMENTS)?.is_some()
         && table(read, CEILINGS)?.is_some()
+        && table(read, APPLIED)?.is_some()
         && table(read, AUDIT)?.is_some())
 }
 
@@ -281,13 +293,21 @@ pub(crate) fn table<K: redb::Key + 'static, V: redb::Value + 'static>(
     }
 }
 
-/// The audit log's newest line; none in a database without tables, too.
+/// The audit log's newest lines, of one transaction; none in a database without tables, too.
 pub(crate) fn last_record(database: &Database) -> Result<Option<String>, StoreError> {
-    let Some(audit) = table(&database.begin_read()?, AUDIT)? else {
+    newest_lines(&database.begin_read()?)
+}
+
+/// Like [`last_record`], within a transaction.
+pub(crate) fn newest_lines(read: &ReadTransaction) -> Result<Option<String>, StoreError> {
+    let Some(audit) = table(read, AUDIT)? else {
         return Ok(None);
     };
-    let line = audit.get(LAST)?;
-    Ok(line.map(|line| line.value().to_owned()))
+    let last = audit.get(LAST)?.map(|line| line.value().to_owned());
+    let block = audit.get(BLOCK)?.map(|lines| lines.value().to_owned());
+    // A daemon that predates blocks leaves an older one behind its own line.
+    let is_last = |block: &String| block.lines().next_back() == last.as_deref();
+    Ok(block.filter(is_last).or(last))
 }
 
 pub(crate) fn encode(slot: &Slot, options: &Options) -> Result<Vec<u8>, StoreError> {

@@ -12,11 +12,11 @@ use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::audit::{Actor, Event};
+use crate::audit::{self, Actor, Event};
 use crate::{
-    ALL, Attachment, Candidate, Cause, Credential, FIRST_CREDENTIAL, Identity, Options, Owner,
-    Party, PolicyInfo, PolicyVersion, Role, Selection, Side, Slot, SlotError, Store, StoreError,
-    Target, Token, TokenDigest, Trial, hex, limits,
+    ALL, Attachment, Candidate, Cause, Change, Credential, DocumentSet, FIRST_CREDENTIAL, Identity,
+    Options, Owner, Party, PolicyInfo, PolicyVersion, Role, Selection, Side, Slot, SlotError,
+    Snapshot, Store, StoreError, Target, Token, TokenDigest, Trial, WantedCredential, hex, limits,
 };
 
 const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
@@ -1588,4 +1588,120 @@ fn a_store_that_is_handed_over_has_one_owner_at_a_time() {
     assert_eq!(first.tenants().unwrap(), ["acme", "b", "c"]);
     let verified = first.audit_verification().unwrap().run().unwrap();
     assert_eq!(verified.records, 4, "three tenants and a fault");
+}
+
+// ---- several changes at once ----
+
+/// Everything that is stored.
+fn everything(store: &Store) -> (Snapshot, audit::Head) {
+    (store.snapshot(None, None).unwrap(), store.audit_head())
+}
+
+#[test]
+fn several_changes_are_made_together_or_not_at_all() {
+    let store = acme();
+    let tenant = |name: &str| Change::AddTenant {
+        tenant: name.to_owned(),
+    };
+    let credential = |token: u8| Change::SetCredential {
+        tenant: "new".to_owned(),
+        name: "ci".to_owned(),
+        wanted: WantedCredential {
+            role: Role::Viewer,
+            token: Some(TokenDigest::from_bytes([token; 32])),
+            expires: None,
+        },
+    };
+    let push = |number: u32| Change::Push {
+        owner: owner("new"),
+        policy: PolicyVersion {
+            name: "acl".to_owned(),
+            version: number,
+        },
+        wasm: b"module".as_slice().into(),
+        config: None,
+    };
+    let set = DocumentSet {
+        by: None,
+        name: "web".to_owned(),
+    };
+    let applied = Change::Applied {
+        set: set.clone(),
+        added: vec![("new".to_owned(), "tenant".to_owned())],
+        removed: Vec::new(),
+    };
+    let good = [tenant("new"), credential(1), push(3), push(5), applied];
+    let before = everything(&store);
+    let removed = Change::RemoveTenant {
+        tenant: "nobody".to_owned(),
+    };
+    for wrong in [removed, push(5), push(4), tenant("new"), tenant("A")] {
+        let changes = [&good[..], &[wrong]].concat();
+        store.change_all(&ADMIN, &changes).unwrap_err();
+        assert_eq!(everything(&store), before);
+        store.check_invariants();
+    }
+    store.try_all(&good).unwrap();
+    assert_eq!(everything(&store), before, "a try changes nothing");
+    store.change_all(&ADMIN, &good).unwrap();
+    store.check_invariants();
+    let found = store.snapshot(None, Some(&set)).unwrap();
+    assert_eq!(found.applied.len(), 1);
+    let versions = store.policies_of(&owner("new")).unwrap();
+    let versions: Vec<_> = versions.iter().map(|info| info.policy.version).collect();
+    assert_eq!(versions, [3, 5]);
+    // Four of the five have a record.
+    assert_eq!(store.audit_head().seq, before.1.seq + 4);
+    // A part is what the whole has of it.
+    let part = store.snapshot(Some(&[owner("new")].into()), None).unwrap();
+    assert!(part.tenants.contains("new") && !part.tenants.contains("acme"));
+    assert_eq!(part.policies, store.policies_of(&owner("new")).unwrap());
+    // A credential changes and keeps its token.
+    let later = std::time::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+    let changed = Change::SetCredential {
+        tenant: "new".to_owned(),
+        name: "ci".to_owned(),
+        wanted: WantedCredential {
+            role: Role::Owner,
+            token: None,
+            expires: Some(later),
+        },
+    };
+    store.change_all(&ADMIN, &[changed]).unwrap();
+    store.check_invariants();
+    let token = TokenDigest::from_bytes([1; 32]);
+    let found = store.identity_of(&token).unwrap().unwrap();
+    assert_eq!((found.credential.as_str(), found.role), ("ci", Role::Owner));
+    // A tenant ends, and the set forgets it.
+    store.remove_tenant(ADMIN, "new").unwrap();
+    let found = store.snapshot(None, Some(&set)).unwrap();
+    assert!(found.applied.is_empty());
+    store.check_invariants();
+}
+
+#[test]
+fn sets_of_documents_and_their_objects_have_limits() {
+    let store = acme();
+    let applied = |set: &str, count: usize| Change::Applied {
+        set: DocumentSet {
+            by: Some("acme".to_owned()),
+            name: set.to_owned(),
+        },
+        added: (0..count)
+            .map(|k| ("acme".to_owned(), format!("policy p@{k}")))
+            .collect(),
+        removed: Vec::new(),
+    };
+    let record = || Change::Record {
+        event: Event::Apply,
+        details: json!({}),
+    };
+    let make = |change: Change| store.change_all(&ADMIN, &[record(), change]);
+    make(applied("one", limits::MAX_APPLIED)).unwrap();
+    let refused = make(applied("two", 1)).unwrap_err();
+    assert_eq!(refused.cause(), Cause::Limit, "{refused}");
+    make(applied("Two", 0)).unwrap_err();
+    let many = vec![record(); limits::MAX_CHANGES + 1];
+    let refused = store.change_all(&ADMIN, &many).unwrap_err();
+    assert!(refused.to_string().contains("40001 changes"), "{refused}");
 }

@@ -82,21 +82,29 @@ pub(super) fn tail(path: &Path, most: u64) -> std::io::Result<(Vec<u8>, u64)> {
     Ok((bytes, len))
 }
 
-/// The offset at which the file ends with `before`, if the rest may be the remains of `line` after
-/// a power cut: some of its bytes, and zeros.
-pub(super) fn torn_at(path: &Path, before: Head, line: &str) -> std::io::Result<Option<u64>> {
-    let (bytes, len) = tail(path, 3 * MAX_LINE_BYTES as u64)?;
+/// Whether the file ends with a block of complete lines.
+pub(super) fn ends_with(path: &Path, block: &str) -> std::io::Result<bool> {
+    let (bytes, _) = tail(path, block.len() as u64 + 1)?;
+    Ok(bytes.strip_suffix(b"\n") == Some(block.as_bytes()))
+}
+
+/// The offset at which the file ends with `before`, if the rest may be the remains of a block of
+/// lines after a power cut: some of its bytes, and zeros.
+pub(super) fn torn_at(path: &Path, before: Head, block: &str) -> std::io::Result<Option<u64>> {
+    let most = block.len() + 2 * MAX_LINE_BYTES;
+    let (bytes, len) = tail(path, most as u64)?;
     let first = len - bytes.len() as u64;
     let ends = bytes.iter().enumerate().filter(|&(_, &b)| b == b'\n');
     let mut starts: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
     if first == 0 {
         starts.insert(0, 0);
     }
-    // The line's own end may be present.
-    for (k, &start) in starts.iter().enumerate().rev().take(2) {
-        let written = line.bytes().chain([b'\n']);
+    // The lines' own ends may be present.
+    let ends = block.lines().count();
+    for (k, &start) in starts.iter().enumerate().rev().take(ends + 1) {
+        let written = block.bytes().chain([b'\n']);
         let rest = &bytes[start..];
-        let is_left = rest.len() <= line.len() + 1
+        let is_left = rest.len() <= block.len() + 1
             && rest.iter().zip(written).all(|(&b, was)| b == was || b == 0);
         let ended = match k.checked_sub(1) {
             Some(previous) => parse(&bytes[starts[previous]..start - 1]).map(|(_, here)| here),

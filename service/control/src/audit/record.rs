@@ -55,6 +55,7 @@ pub enum Event {
     CeilingChange,
     CredentialAdd,
     CredentialRotate,
+    CredentialChange,
     CredentialRevoke,
     Guesses,
     Push,
@@ -76,6 +77,7 @@ pub enum Event {
     Broken,
     DaemonUpgrade,
     Restored,
+    Apply,
 }
 
 impl Event {
@@ -88,6 +90,7 @@ impl Event {
             Event::CeilingChange => "ceiling-change",
             Event::CredentialAdd => "credential-add",
             Event::CredentialRotate => "credential-rotate",
+            Event::CredentialChange => "credential-change",
             Event::CredentialRevoke => "credential-revoke",
             Event::Guesses => "guesses",
             Event::Push => "push",
@@ -109,6 +112,7 @@ impl Event {
             Event::Broken => "broken",
             Event::DaemonUpgrade => "daemon-upgrade",
             Event::Restored => "restored",
+            Event::Apply => "apply",
         }
     }
 }
@@ -182,7 +186,7 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 pub(super) const SEAL: &str = ",\"hash\":\"";
 
 /// The line after `head`, without its line end, and the new head.
-pub(crate) fn line(head: &Head, now: SystemTime, note: &Note) -> (String, Head) {
+pub(super) fn line(head: &Head, now: SystemTime, note: &Note) -> (String, Head) {
     let text = |value: &dyn fmt::Display| Value::String(value.to_string()).to_string();
     let mut details = note.details.to_string();
     if details.len() > MAX_DETAILS_BYTES {
@@ -201,6 +205,18 @@ pub(crate) fn line(head: &Head, now: SystemTime, note: &Note) -> (String, Head) 
         format!("{sealed}{SEAL}{}\"}}", hex(&hash)),
         Head { seq, hash },
     )
+}
+
+/// The lines after `head`, one per note, and the new head.
+pub(crate) fn lines(head: &Head, now: SystemTime, notes: &[Note]) -> (Vec<String>, Head) {
+    let mut head = *head;
+    let next = |note| {
+        let (line, next) = line(&head, now, note);
+        head = next;
+        line
+    };
+    let lines = notes.iter().map(next).collect();
+    (lines, head)
 }
 
 /// `2026-11-21T15:46:02.120Z`. A clock before 1970 counts as 1970.
@@ -285,10 +301,26 @@ pub(super) fn parse(line: &[u8]) -> Result<(Head, Head), RecordError> {
     Ok((before, here))
 }
 
-/// The head of a log with this newest line.
-pub(crate) fn head_of(line: Option<&str>) -> Result<Head, RecordError> {
-    match line {
-        Some(line) => parse(line.as_bytes()).map(|(_, here)| here),
+/// The lines of one transaction: the head before the first, and after the last.
+pub(crate) struct Block {
+    pub(crate) before: Head,
+    pub(crate) here: Head,
+}
+
+/// Parses a transaction's lines.
+pub(crate) fn block(lines: &str) -> Result<Block, RecordError> {
+    let first = lines.lines().next().unwrap_or_default();
+    let last = lines.lines().next_back().unwrap_or_default();
+    Ok(Block {
+        before: parse(first.as_bytes())?.0,
+        here: parse(last.as_bytes())?.1,
+    })
+}
+
+/// The head of a log with these newest lines.
+pub(crate) fn head_of(lines: Option<&str>) -> Result<Head, RecordError> {
+    match lines {
+        Some(lines) => block(lines).map(|block| block.here),
         None => Ok(Head::default()),
     }
 }

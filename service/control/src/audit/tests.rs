@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::record::SEAL;
+use super::record::{SEAL, line};
 use super::*;
-use crate::Store;
 use crate::limits::{MAX_DETAILS_BYTES, MAX_LINE_BYTES};
 use crate::model::hex;
+use crate::{Change, Store};
 
 fn note(event: Event, details: Value) -> Note {
     let actor = Actor::Admin { uid: 0, pid: 4711 };
@@ -300,6 +300,76 @@ fn a_crash_before_the_file_is_healed_and_says_so() {
         let store = Store::open(state.path()).unwrap();
         assert_eq!(store.audit_head().seq, 4, "and only once");
     }
+}
+
+/// A state directory with a record and then three of one transaction; and where the three begin.
+fn state_of_several() -> (tempfile::TempDir, usize) {
+    let state = tempfile::tempdir().unwrap();
+    let store = Store::open(state.path()).unwrap();
+    store.add_tenant(Actor::Daemon, "t0").unwrap();
+    let first = std::fs::read(state.path().join(FILE)).unwrap().len();
+    let add = |name: &str| Change::AddTenant {
+        tenant: name.to_owned(),
+    };
+    let three = [add("t1"), add("t2"), add("t3")];
+    store.change_all(&Actor::Daemon, &three).unwrap();
+    (state, first)
+}
+
+/// A crash after the commit of several changes: any part of their lines reached the disk, and a
+/// power cut may have kept zeros in the place of any page.
+#[test]
+fn several_records_of_one_transaction_are_healed_together() {
+    let (state, first) = state_of_several();
+    let path = state.path().join(FILE);
+    let whole = std::fs::read(&path).unwrap();
+    drop(Store::open(state.path()).unwrap());
+    assert_eq!(std::fs::read(&path).unwrap(), whole, "nothing is missing");
+    let ends: Vec<usize> = (first..whole.len())
+        .filter(|&at| whole[at] == b'\n')
+        .collect();
+    assert_eq!(ends.len(), 3);
+    let mut torn = Vec::new();
+    for at in (first..whole.len()).step_by(7).chain(ends.clone()) {
+        torn.push(whole[..at].to_vec());
+    }
+    for hole in [
+        first..whole.len(),
+        first..first + 5,
+        ends[0]..ends[0] + 1,
+        ends[0] + 3..ends[1] + 9,
+        ends[1] + 1..whole.len() - 1,
+    ] {
+        let mut file = whole.clone();
+        file[hole].fill(0);
+        torn.push(file);
+    }
+    for file in torn {
+        let (state, _) = state_of_several();
+        let path = state.path().join(FILE);
+        let own = std::fs::read(&path).unwrap();
+        // Its own bytes, as far as the torn file has some.
+        let bytes = file.iter().zip(&own);
+        let bytes: Vec<u8> = bytes
+            .map(|(kept, own)| if *kept == 0 { 0 } else { *own })
+            .collect();
+        std::fs::write(&path, bytes).unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let events = events(&store);
+        for (n, event) in events[..4].iter().enumerate() {
+            assert_eq!(*event, format!("tenant-add {{\"tenant\":\"t{n}\"}}"));
+        }
+        assert!(events[4].starts_with("healed {\"record\":4"), "{events:?}");
+        let verified = store.audit_verification().unwrap().run().unwrap();
+        assert_eq!(verified.records, 5);
+    }
+    // An edit is none of these.
+    let mut edited = whole.clone();
+    edited[first + 20] ^= 1;
+    std::fs::write(&path, edited).unwrap();
+    let store = Store::open(state.path()).unwrap();
+    let last = events(&store).pop().unwrap();
+    assert!(last.starts_with("broken "), "{last}");
 }
 
 /// A power cut may keep the length of the newest line and any of its pages.

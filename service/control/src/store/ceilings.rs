@@ -55,29 +55,39 @@ impl Store {
         changes: &[(String, Option<String>)],
     ) -> Result<CeilingValues, StoreError> {
         self.change(|change| {
-            if let Some(tenant) = tenant {
-                let owner = Owner::Tenant(tenant.to_owned());
-                require_owner_in(&change.open_table(TENANTS)?, &owner)?;
-            }
-            let mut ceilings = change.open_table(CEILINGS)?;
-            let of = tenant.unwrap_or(DEFAULT_CEILING);
-            let before = ceiling_values(&ceilings, of)?;
-            let after = changed_values(&before, changes)?;
-            for (key, _) in changes {
-                match after.get(key) {
-                    Some(value) => ceilings.insert((of, key.as_str()), value.as_str())?,
-                    None => ceilings.remove((of, key.as_str()))?,
-                };
-            }
-            let changed = changes.iter().map(|(key, _)| {
-                let values = json!({"from": before.get(key), "to": after.get(key)});
-                (key.clone(), values)
-            });
-            let changed = Value::Object(changed.collect());
-            let details = json!({"tenant": tenant, "values": changed});
+            let (after, details) = change_values(change, tenant, changes)?;
             Ok((after, note(actor, Event::CeilingChange, details)))
         })
     }
+}
+
+/// Changes values. Returns the values then, and the details of the record.
+pub(super) fn change_values(
+    change: &WriteTransaction,
+    tenant: Option<&str>,
+    changes: &[(String, Option<String>)],
+) -> Result<(CeilingValues, Value), StoreError> {
+    if let Some(tenant) = tenant {
+        let owner = Owner::Tenant(tenant.to_owned());
+        require_owner_in(&change.open_table(TENANTS)?, &owner)?;
+    }
+    let mut ceilings = change.open_table(CEILINGS)?;
+    let of = tenant.unwrap_or(DEFAULT_CEILING);
+    let before = ceiling_values(&ceilings, of)?;
+    let after = changed_values(&before, changes)?;
+    for (key, _) in changes {
+        match after.get(key) {
+            Some(value) => ceilings.insert((of, key.as_str()), value.as_str())?,
+            None => ceilings.remove((of, key.as_str()))?,
+        };
+    }
+    let changed = changes.iter().map(|(key, _)| {
+        let values = json!({"from": before.get(key), "to": after.get(key)});
+        (key.clone(), values)
+    });
+    let changed = Value::Object(changed.collect());
+    let details = json!({"tenant": tenant, "values": changed});
+    Ok((after, details))
 }
 
 /// The values after changes.

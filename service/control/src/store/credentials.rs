@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redb::{ReadableTable, WriteTransaction};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Store, note};
 use crate::audit::{Actor, Event, rfc3339};
@@ -48,7 +48,7 @@ impl Store {
                 return Err(full("credentials of this tenant", limits::MAX_CREDENTIALS));
             }
             drop(credentials);
-            put_credential(change, (tenant, name, role), &token, end, None)?;
+            put_credential(change, (tenant, name, role), token.digest(), end, None)?;
             let expires = time_of(end).map(rfc3339);
             let details = json!({"tenant": tenant, "credential": name, "role": role.name(), "expires": expires});
             Ok(((), note(actor, Event::CredentialAdd, details)))
@@ -75,7 +75,7 @@ impl Store {
             let (former, role, end) = forget(change, tenant, name)?;
             let grace_ms = grace.as_millis() as u64;
             let former = (grace_ms > 0).then_some(former);
-            put_credential(change, (tenant, name, role), &token, end, former)?;
+            put_credential(change, (tenant, name, role), token.digest(), end, former)?;
             if let Some(former) = former {
                 let until = unix_ms().saturating_add(grace_ms).min(end);
                 let mut tokens = change.open_table(TOKENS)?;
@@ -98,9 +98,7 @@ impl Store {
         name: &str,
     ) -> Result<(), StoreError> {
         self.change(|change| {
-            require_owner(change, &Owner::Tenant(tenant.to_owned()))?;
-            forget(change, tenant, name)?;
-            let details = json!({"tenant": tenant, "credential": name});
+            let details = revoke(change, tenant, name)?;
             Ok(((), note(actor, Event::CredentialRevoke, details)))
         })
     }
@@ -198,11 +196,11 @@ impl Store {
 pub(super) fn put_credential(
     change: &WriteTransaction,
     (tenant, name, role): (&str, &str, Role),
-    token: &Token,
+    token: TokenDigest,
     end: u64,
     former: Option<Digest>,
 ) -> Result<(), StoreError> {
-    let digest = token.digest().0;
+    let digest = token.0;
     let row = (digest, role.code(), end, former);
     change
         .open_table(CREDENTIALS)?
@@ -210,6 +208,89 @@ pub(super) fn put_credential(
     let mut tokens = change.open_table(TOKENS)?;
     tokens.insert(digest, (tenant, name, end))?;
     Ok(())
+}
+
+/// Revokes a credential. Returns the details of the record.
+pub(super) fn revoke(
+    change: &WriteTransaction,
+    tenant: &str,
+    name: &str,
+) -> Result<Value, StoreError> {
+    require_owner(change, &Owner::Tenant(tenant.to_owned()))?;
+    forget(change, tenant, name)?;
+    Ok(json!({"tenant": tenant, "credential": name}))
+}
+
+/// A credential as documents describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedCredential {
+    /// What its bearer may do.
+    pub role: Role,
+    /// Its token; `None`: it keeps the one that it has.
+    pub token: Option<TokenDigest>,
+    /// When it ends; `None`: when it is revoked. A time in the past is one at which it has ended.
+    pub expires: Option<SystemTime>,
+}
+
+/// Adds a credential, or gives it this role, end and token. Another token ends the former one at
+/// once. Returns the event and the details of the record.
+pub(super) fn set_credential(
+    change: &WriteTransaction,
+    tenant: &str,
+    name: &str,
+    wanted: &WantedCredential,
+) -> Result<(Event, Value), StoreError> {
+    check_name("credential", name)?;
+    require_owner(change, &Owner::Tenant(tenant.to_owned()))?;
+    let end = wanted.expires.map_or(Ok(NEVER), stored_end)?;
+    let known = {
+        let credentials = change.open_table(CREDENTIALS)?;
+        let row = credentials.get((tenant, name))?.map(|row| row.value());
+        if row.is_none() && names_of(&credentials, tenant)?.len() >= limits::MAX_CREDENTIALS {
+            return Err(full("credentials of this tenant", limits::MAX_CREDENTIALS));
+        }
+        row
+    };
+    let known = known.map(|_| forget(change, tenant, name)).transpose()?;
+    let before = known.as_ref().map(|known| known.0);
+    let token = wanted.token.or(before.map(TokenDigest));
+    let token = token.ok_or_else(|| StoreError::NoToken {
+        tenant: tenant.to_owned(),
+        credential: name.to_owned(),
+    })?;
+    if change.open_table(TOKENS)?.get(token.0)?.is_some() {
+        return Err(StoreError::TokenTaken {
+            tenant: tenant.to_owned(),
+            credential: name.to_owned(),
+        });
+    }
+    put_credential(change, (tenant, name, wanted.role), token, end, None)?;
+    let event = match before {
+        None => Event::CredentialAdd,
+        Some(before) if before != token.0 => Event::CredentialRotate,
+        Some(_) => Event::CredentialChange,
+    };
+    let expires = time_of(end).map(rfc3339);
+    let details = json!({
+        "tenant": tenant, "credential": name, "role": wanted.role.name(), "expires": expires,
+    });
+    Ok((event, details))
+}
+
+/// The end of a credential with this end, as it is stored.
+///
+/// # Errors
+/// It is too far away.
+fn stored_end(end: SystemTime) -> Result<u64, StoreError> {
+    let since = end.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let end = u64::try_from(since.as_millis()).unwrap_or(NEVER);
+    let lifetime = end.saturating_sub(unix_ms());
+    match lifetime <= limits::MAX_LIFETIME.as_millis() as u64 {
+        true => Ok(end),
+        false => Err(StoreError::Lifetime {
+            seconds: lifetime / 1_000,
+        }),
+    }
 }
 
 /// Ends all credentials of a tenant.
@@ -286,7 +367,7 @@ fn end_of(lifetime: Duration) -> Result<u64, StoreError> {
     Err(StoreError::Lifetime { seconds })
 }
 
-fn time_of(end: u64) -> Option<SystemTime> {
+pub(super) fn time_of(end: u64) -> Option<SystemTime> {
     (end != NEVER).then(|| UNIX_EPOCH + Duration::from_millis(end))
 }
 

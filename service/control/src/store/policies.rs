@@ -1,6 +1,6 @@
 //! Versions of policies, and their attachments.
 
-use redb::{ReadTransaction, ReadableTable};
+use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 use serde_json::{Value, json};
 
 use super::{Store, note};
@@ -34,45 +34,8 @@ impl Store {
         wasm: &[u8],
         config: Option<&[u8]>,
     ) -> Result<PolicyVersion, StoreError> {
-        check_name("policy", name)?;
-        check_size("module", wasm.len(), limits::MAX_MODULE_BYTES)?;
-        check_size(
-            "configuration",
-            config.map_or(0, <[u8]>::len),
-            limits::MAX_CONFIG_BYTES,
-        )?;
         self.change(|change| {
-            require_owner(change, owner)?;
-            let key = owner.key();
-            let mut counters = change.open_table(COUNTERS)?;
-            let last = counters.get((key, name))?.map(|last| last.value());
-            if last.is_none() && names_used(&counters, key)? >= limits::MAX_POLICY_NAMES {
-                let limit = limits::MAX_POLICY_NAMES;
-                return Err(full("names of policies that this owner has ever used", limit));
-            }
-            let names = names_kept(&change.open_table(POLICIES)?, key)?;
-            if !names.contains(name) && names.len() >= limits::MAX_POLICIES {
-                return Err(full("policies of this owner", limits::MAX_POLICIES));
-            }
-            let exhausted = full("versions of this policy", u32::MAX as usize);
-            let version = last.unwrap_or(0).checked_add(1).ok_or(exhausted)?;
-            make_room(change, owner, name)?;
-            let bytes = wasm.len() + config.map_or(0, <[u8]>::len);
-            check_versions(change, owner, bytes as u64)?;
-            counters.insert((key, name), version)?;
-            let digest = sha256(wasm);
-            use_module(change, digest, wasm)?;
-            change
-                .open_table(POLICIES)?
-                .insert((key, name, version), (digest, config))?;
-            let pushed = PolicyVersion {
-                name: name.to_owned(),
-                version,
-            };
-            let details = json!({
-                "owner": owner.to_string(), "policy": pushed.to_string(), "module": hex(&digest), "bytes": wasm.len(),
-                "configuration": config.map(|config| hex(&sha256(config))),
-            });
+            let (pushed, details) = push(change, owner, (name, None), wasm, config)?;
             Ok((pushed, note(actor, Event::Push, details)))
         })
     }
@@ -89,44 +52,7 @@ impl Store {
         version: Option<u32>,
     ) -> Result<Vec<PolicyVersion>, StoreError> {
         self.change(|change| {
-            require_owner(change, owner)?;
-            let kept = kept_versions(&change.open_table(POLICIES)?, owner.key(), name)?;
-            let is_meant = |kept: &u32| version.is_none_or(|version| version == *kept);
-            let deleted: Vec<_> = kept.into_iter().filter(is_meant).collect();
-            if deleted.is_empty() {
-                return Err(match version {
-                    Some(version) => {
-                        let name = name.to_owned();
-                        no_policy(owner, &PolicyVersion { name, version })
-                    }
-                    None => StoreError::NoPolicyNamed {
-                        owner: owner.clone(),
-                        policy: name.to_owned(),
-                    },
-                });
-            }
-            for attachment in attached_to(&change.open_table(SLOTS)?, owner)? {
-                let slot = &attachment.slot;
-                let needed = deleted.iter().find_map(|v| Some((*v, slot.need_of(*v)?)));
-                if let Some((version, need)) = needed.filter(|_| attachment.policy == name) {
-                    let name = name.to_owned();
-                    return Err(StoreError::Needed {
-                        policy: PolicyVersion { name, version },
-                        need,
-                        place: attachment.target.to_string(),
-                    });
-                }
-            }
-            let of = |version| PolicyVersion {
-                name: name.to_owned(),
-                version,
-            };
-            let deleted: Vec<_> = deleted.into_iter().map(of).collect();
-            for policy in &deleted {
-                forget_version(change, owner.key(), policy)?;
-            }
-            let shown: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
-            let details = json!({"owner": owner.to_string(), "policies": shown});
+            let (deleted, details) = delete(change, owner, name, version)?;
             Ok((deleted, note(actor, Event::PolicyDelete, details)))
         })
     }
@@ -200,14 +126,9 @@ impl Store {
         details: Value,
         attachments: &[Attachment],
     ) -> Result<(), StoreError> {
-        for attachment in attachments {
-            check_target(&attachment.target)?;
-            check_name("policy", &attachment.policy)?;
-            attachment.options.check()?;
-        }
         self.change(|change| {
             for attachment in attachments {
-                put(change, attachment)?;
+                put_checked(change, attachment)?;
             }
             Ok(((), note(actor, event, details)))
         })
@@ -225,21 +146,7 @@ impl Store {
         which: &Selection,
     ) -> Result<Vec<Attachment>, StoreError> {
         self.change(|change| {
-            require_owner(change, owner)?;
-            let mut slots = change.open_table(SLOTS)?;
-            let mut ended = attached_to(&slots, owner)?;
-            ended.retain(|a| a.policy == policy && which.selects(&a.target));
-            if ended.is_empty() {
-                let (owner, policy) = (owner.clone(), policy.to_owned());
-                return Err(StoreError::NotAttached { owner, policy });
-            }
-            for attachment in &ended {
-                slots.remove(key_of(attachment, owner.key()))?;
-            }
-            let places = ended.iter().map(|a| a.target.to_string());
-            let details = json!({
-                "owner": owner.to_string(), "policy": policy, "places": places.collect::<Vec<_>>(),
-            });
+            let (ended, details) = detach(change, owner, policy, which)?;
             Ok((ended, note(actor, Event::Detach, details)))
         })
     }
@@ -264,8 +171,151 @@ impl Store {
     }
 }
 
+/// Stores a version: with this number, which has never been given out, or the next one. Returns it,
+/// and the details of the record.
+pub(super) fn push(
+    change: &WriteTransaction,
+    owner: &Owner,
+    (name, number): (&str, Option<u32>),
+    wasm: &[u8],
+    config: Option<&[u8]>,
+) -> Result<(PolicyVersion, Value), StoreError> {
+    check_name("policy", name)?;
+    check_size("module", wasm.len(), limits::MAX_MODULE_BYTES)?;
+    check_size(
+        "configuration",
+        config.map_or(0, <[u8]>::len),
+        limits::MAX_CONFIG_BYTES,
+    )?;
+    require_owner(change, owner)?;
+    let key = owner.key();
+    let mut counters = change.open_table(COUNTERS)?;
+    let last = counters.get((key, name))?.map(|last| last.value());
+    if last.is_none() && names_used(&counters, key)? >= limits::MAX_POLICY_NAMES {
+        let limit = limits::MAX_POLICY_NAMES;
+        return Err(full(
+            "names of policies that this owner has ever used",
+            limit,
+        ));
+    }
+    let names = names_kept(&change.open_table(POLICIES)?, key)?;
+    if !names.contains(name) && names.len() >= limits::MAX_POLICIES {
+        return Err(full("policies of this owner", limits::MAX_POLICIES));
+    }
+    let exhausted = full("versions of this policy", u32::MAX as usize);
+    let next = last.unwrap_or(0).checked_add(1).ok_or(exhausted)?;
+    let pushed = PolicyVersion {
+        name: name.to_owned(),
+        version: number.unwrap_or(next),
+    };
+    if pushed.version < next {
+        return Err(StoreError::VersionUsed {
+            owner: owner.clone(),
+            policy: pushed,
+        });
+    }
+    make_room(change, owner, name)?;
+    let bytes = wasm.len() + config.map_or(0, <[u8]>::len);
+    check_versions(change, owner, bytes as u64)?;
+    counters.insert((key, name), pushed.version)?;
+    let digest = sha256(wasm);
+    use_module(change, digest, wasm)?;
+    change
+        .open_table(POLICIES)?
+        .insert((key, name, pushed.version), (digest, config))?;
+    let details = json!({
+        "owner": owner.to_string(), "policy": pushed.to_string(), "module": hex(&digest), "bytes": wasm.len(),
+        "configuration": config.map(|config| hex(&sha256(config))),
+    });
+    Ok((pushed, details))
+}
+
+/// Deletes a version, or all versions. Returns them, and the details of the record.
+pub(super) fn delete(
+    change: &WriteTransaction,
+    owner: &Owner,
+    name: &str,
+    version: Option<u32>,
+) -> Result<(Vec<PolicyVersion>, Value), StoreError> {
+    require_owner(change, owner)?;
+    let kept = kept_versions(&change.open_table(POLICIES)?, owner.key(), name)?;
+    let is_meant = |kept: &u32| version.is_none_or(|version| version == *kept);
+    let deleted: Vec<_> = kept.into_iter().filter(is_meant).collect();
+    if deleted.is_empty() {
+        return Err(match version {
+            Some(version) => {
+                let name = name.to_owned();
+                no_policy(owner, &PolicyVersion { name, version })
+            }
+            None => StoreError::NoPolicyNamed {
+                owner: owner.clone(),
+                policy: name.to_owned(),
+            },
+        });
+    }
+    for attachment in attached_to(&change.open_table(SLOTS)?, owner)? {
+        let slot = &attachment.slot;
+        let needed = deleted.iter().find_map(|v| Some((*v, slot.need_of(*v)?)));
+        if let Some((version, need)) = needed.filter(|_| attachment.policy == name) {
+            let name = name.to_owned();
+            return Err(StoreError::Needed {
+                policy: PolicyVersion { name, version },
+                need,
+                place: attachment.target.to_string(),
+            });
+        }
+    }
+    let of = |version| PolicyVersion {
+        name: name.to_owned(),
+        version,
+    };
+    let deleted: Vec<_> = deleted.into_iter().map(of).collect();
+    for policy in &deleted {
+        forget_version(change, owner.key(), policy)?;
+    }
+    let shown: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
+    let details = json!({"owner": owner.to_string(), "policies": shown});
+    Ok((deleted, details))
+}
+
+/// Stores an attachment, if its values are in their ranges.
+pub(super) fn put_checked(
+    change: &WriteTransaction,
+    attachment: &Attachment,
+) -> Result<(), StoreError> {
+    check_target(&attachment.target)?;
+    check_name("policy", &attachment.policy)?;
+    attachment.options.check()?;
+    put(change, attachment)
+}
+
+/// Removes attachments. Returns them, and the details of the record.
+pub(super) fn detach(
+    change: &WriteTransaction,
+    owner: &Owner,
+    policy: &str,
+    which: &Selection,
+) -> Result<(Vec<Attachment>, Value), StoreError> {
+    require_owner(change, owner)?;
+    let mut slots = change.open_table(SLOTS)?;
+    let mut ended = attached_to(&slots, owner)?;
+    ended.retain(|a| a.policy == policy && which.selects(&a.target));
+    if ended.is_empty() {
+        let (owner, policy) = (owner.clone(), policy.to_owned());
+        return Err(StoreError::NotAttached { owner, policy });
+    }
+    for attachment in &ended {
+        slots.remove(key_of(attachment, owner.key()))?;
+    }
+    let places = ended.iter().map(|a| a.target.to_string());
+    let details = json!({
+        "owner": owner.to_string(), "policy": policy, "places": places.collect::<Vec<_>>(),
+    });
+    Ok((ended, details))
+}
+
 /// Versions, with the sizes of their modules.
-fn infos(
+pub(super) fn infos(
     read: &ReadTransaction,
     rows: redb::Range<'_, PolicyKey, PolicyRow>,
 ) -> Result<Vec<PolicyInfo>, StoreError> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redb::{ReadableTable, ReadableTableMetadata};
+use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 use serde_json::Value;
 
 use super::{Store, note};
@@ -39,23 +39,30 @@ impl Store {
         details: Value,
         changes: &[(String, Option<String>)],
     ) -> Result<(), StoreError> {
-        for (key, value) in changes {
-            check_size("setting's name", key.len(), limits::MAX_NAME)?;
-            let bytes = value.as_ref().map_or(0, String::len);
-            check_size("setting", bytes, limits::MAX_SETTING_BYTES)?;
-        }
         self.change(|change| {
-            let mut settings = change.open_table(SETTINGS)?;
-            for (key, value) in changes {
-                match value {
-                    Some(value) => settings.insert(key.as_str(), value.as_str())?,
-                    None => settings.remove(key.as_str())?,
-                };
-            }
-            if settings.len()? > limits::MAX_SETTINGS {
-                return Err(full("settings", limits::MAX_SETTINGS as usize));
-            }
+            change_settings(change, changes)?;
             Ok(((), note(actor, event, details)))
         })
     }
+}
+
+/// Changes settings; `None` removes a value.
+pub(super) fn change_settings(
+    change: &WriteTransaction,
+    changes: &[(String, Option<String>)],
+) -> Result<(), StoreError> {
+    let mut settings = change.open_table(SETTINGS)?;
+    for (key, value) in changes {
+        check_size("setting's name", key.len(), limits::MAX_NAME)?;
+        let bytes = value.as_ref().map_or(0, String::len);
+        check_size("setting", bytes, limits::MAX_SETTING_BYTES)?;
+        match value {
+            Some(value) => settings.insert(key.as_str(), value.as_str())?,
+            None => settings.remove(key.as_str())?,
+        };
+    }
+    if settings.len()? > limits::MAX_SETTINGS {
+        return Err(full("settings", limits::MAX_SETTINGS as usize));
+    }
+    Ok(())
 }

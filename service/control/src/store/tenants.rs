@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redb::{ReadableTable, ReadableTableMetadata};
+use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 use serde_json::{Value, json};
 
+use super::applied::forget_applied;
 use super::ceilings::forget_ceiling;
 use super::credentials::{forget_credentials, put_credential};
 use super::{Store, note};
@@ -26,19 +27,10 @@ impl Store {
         check_name("tenant", tenant)?;
         let token = Token::random()?;
         self.change(|change| {
-            let mut tenants = change.open_table(TENANTS)?;
-            if tenants.get(tenant)?.is_some() {
-                return Err(StoreError::TenantExists {
-                    tenant: tenant.to_owned(),
-                });
-            }
-            if tenants.len()? >= limits::MAX_TENANTS {
-                return Err(full("tenants", limits::MAX_TENANTS as usize));
-            }
-            tenants.insert(tenant, ())?;
+            let details = add(change, tenant)?;
             let owner = (tenant, FIRST_CREDENTIAL, Role::Owner);
-            put_credential(change, owner, &token, NEVER, None)?;
-            Ok(((), note(actor, Event::TenantAdd, json!({"tenant": tenant}))))
+            put_credential(change, owner, token.digest(), NEVER, None)?;
+            Ok(((), note(actor, Event::TenantAdd, details)))
         })?;
         Ok(token)
     }
@@ -50,27 +42,7 @@ impl Store {
     /// There is no such tenant.
     pub fn remove_tenant(&self, actor: Actor, tenant: &str) -> Result<Holdings, StoreError> {
         self.change(|change| {
-            if change.open_table(TENANTS)?.remove(tenant)?.is_none() {
-                return Err(no_tenant(tenant));
-            }
-            forget_credentials(change, tenant)?;
-            forget_ceiling(change, tenant)?;
-            change.open_table(PLACEMENTS)?.remove(tenant)?;
-            let mut slots = change.open_table(SLOTS)?;
-            let had = holdings(&change.open_table(POLICIES)?, &slots, tenant)?;
-            for attachment in &had.attachments {
-                slots.remove(key_of(attachment, attachment.target.owner().key()))?;
-            }
-            for policy in &had.policies {
-                forget_version(change, tenant, policy)?;
-            }
-            let after = successor(tenant);
-            let mut counters = change.open_table(COUNTERS)?;
-            counters.retain_in((tenant, "")..(after.as_str(), ""), |_, _| false)?;
-            let details = json!({
-                "tenant": tenant, "policies": names_of(&had.policies), "versions": had.policies.len(),
-                "attachments": had.attachments.len(),
-            });
+            let (had, details) = remove(change, tenant)?;
             Ok((had, note(actor, Event::TenantRemove, details)))
         })
     }
@@ -148,6 +120,52 @@ impl Store {
             Ok(((), note(actor, Event::TenantMove, details)))
         })
     }
+}
+
+/// Adds a tenant without credentials. Returns the details of its record.
+pub(super) fn add(change: &WriteTransaction, tenant: &str) -> Result<Value, StoreError> {
+    check_name("tenant", tenant)?;
+    let mut tenants = change.open_table(TENANTS)?;
+    if tenants.get(tenant)?.is_some() {
+        return Err(StoreError::TenantExists {
+            tenant: tenant.to_owned(),
+        });
+    }
+    if tenants.len()? >= limits::MAX_TENANTS {
+        return Err(full("tenants", limits::MAX_TENANTS as usize));
+    }
+    tenants.insert(tenant, ())?;
+    Ok(json!({"tenant": tenant}))
+}
+
+/// Removes a tenant. Returns what it had, and the details of its record.
+pub(super) fn remove(
+    change: &WriteTransaction,
+    tenant: &str,
+) -> Result<(Holdings, Value), StoreError> {
+    if change.open_table(TENANTS)?.remove(tenant)?.is_none() {
+        return Err(no_tenant(tenant));
+    }
+    forget_credentials(change, tenant)?;
+    forget_ceiling(change, tenant)?;
+    forget_applied(change, tenant)?;
+    change.open_table(PLACEMENTS)?.remove(tenant)?;
+    let mut slots = change.open_table(SLOTS)?;
+    let had = holdings(&change.open_table(POLICIES)?, &slots, tenant)?;
+    for attachment in &had.attachments {
+        slots.remove(key_of(attachment, attachment.target.owner().key()))?;
+    }
+    for policy in &had.policies {
+        forget_version(change, tenant, policy)?;
+    }
+    let after = successor(tenant);
+    let mut counters = change.open_table(COUNTERS)?;
+    counters.retain_in((tenant, "")..(after.as_str(), ""), |_, _| false)?;
+    let details = json!({
+        "tenant": tenant, "policies": names_of(&had.policies), "versions": had.policies.len(),
+        "attachments": had.attachments.len(),
+    });
+    Ok((had, details))
 }
 
 /// The names of policies, each once.
