@@ -12,8 +12,8 @@ use tollgate_shm_abi::status::Code;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::limits::{MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, PUSH_CHUNK_BYTES};
-use crate::operations::{PushOrder, operations};
+use crate::limits::{APPLY_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, PUSH_CHUNK_BYTES};
+use crate::operations::{ApplyOrder, PushOrder, operations};
 use crate::proto::*;
 use crate::status::{Secret, Status, causes};
 
@@ -27,6 +27,7 @@ pub trait Unary: prost::Message + 'static {
 
 macro_rules! unary {
     ($service:ident push $method:ident ($request:ty) $response:ident) => {};
+    ($service:ident apply $method:ident ($request:ty) $response:ident) => {};
     ($service:ident tap $method:ident ($request:ty) $response:ident) => {};
     ($service:ident unary $method:ident ($request:ty) $response:ident) => {
         impl Unary for $request {
@@ -154,6 +155,22 @@ impl Client {
         self.block_on(answer)
     }
 
+    /// Applies documents.
+    ///
+    /// # Errors
+    /// As for [`ask`](Self::ask).
+    pub fn apply(&self, order: ApplyOrder) -> Result<ApplyStateResponse, Status> {
+        let answer = async {
+            let mut grpc = self.ready().await?;
+            let path = "/tollgate.admin.v1.StateService/ApplyState";
+            let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
+            let codec = tonic_prost::ProstCodec::<ApplyStateRequest, ApplyStateResponse>::default();
+            let request = self.request(tokio_stream::iter(apply_pieces(order)));
+            grpc.client_streaming(request, path, codec).await
+        };
+        Ok(self.block_on(answer)?.into_inner())
+    }
+
     /// Watches calls: `each` gets what the daemon tells of them, until it breaks, the time is over
     /// or the daemon ends the stream.
     ///
@@ -225,6 +242,41 @@ impl Client {
             }
         }
     }
+}
+
+/// An apply in pieces.
+fn apply_pieces(order: ApplyOrder) -> Vec<ApplyStateRequest> {
+    use apply_state_request::Content;
+    let mut contents = vec![Content::Header(order.header)];
+    let (mut piece, mut bytes) = (State::default(), 0);
+    macro_rules! split {
+        ($($field:ident)*) => {$(
+            for object in order.state.$field {
+                let its = prost::Message::encoded_len(&object);
+                if bytes + its > APPLY_MESSAGE_BYTES / 2 && bytes > 0 {
+                    contents.push(Content::State(std::mem::take(&mut piece)));
+                    bytes = 0;
+                }
+                bytes += its;
+                piece.$field.push(object);
+            }
+        )*};
+    }
+    split!(tenants ceilings credentials policies attachments settings);
+    contents.push(Content::State(piece));
+    for (content, bytes) in order.contents {
+        // An empty content is a content, too.
+        let count = bytes.len().div_ceil(PUSH_CHUNK_BYTES).max(1);
+        for k in 0..count {
+            let end = bytes.len().min((k + 1) * PUSH_CHUNK_BYTES);
+            let data = bytes[k * PUSH_CHUNK_BYTES..end].to_vec();
+            contents.push(Content::Chunk(ApplyStateChunk { content, data }));
+        }
+    }
+    let requests = contents.into_iter().map(|content| ApplyStateRequest {
+        content: Some(content),
+    });
+    requests.collect()
 }
 
 /// A push in pieces.

@@ -61,12 +61,15 @@ pub mod proto {
 pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admin.binpb"));
 
 pub use limits::{
-    ACCEPT_PAUSE, ASKS_QUEUED, CONNECTIONS, CONNECTIONS_PER_USER, HEADER_BYTES, KEEPALIVE,
-    MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, MAX_STATUS_BYTES, OPERATORS_CONNECTIONS, OPERATORS_PUSHES,
+    ACCEPT_PAUSE, APPLIES, APPLIES_PER_USER, APPLY_BYTES, APPLY_MESSAGE_BYTES, APPLY_OBJECTS,
+    ASKS_QUEUED, CONNECTIONS, CONNECTIONS_PER_USER, HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES,
+    MAX_REPORT_BYTES, MAX_STATUS_BYTES, OPERATORS_APPLIES, OPERATORS_CONNECTIONS, OPERATORS_PUSHES,
     OWN_DESCRIPTORS, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES, PUSHES_PER_USER,
     REQUESTS_PER_CONNECTION, TAP_INTERVAL,
 };
-pub use operations::{ALL, Answer, Ask, Handler, Operation, PushOrder, TapPoll, carry_out};
+pub use operations::{
+    ALL, Answer, ApplyOrder, Ask, Handler, Operation, PushOrder, TapPoll, carry_out,
+};
 pub use report::{from_json, to_json};
 pub use rights::{Authorized, Principal, Reach, Rights};
 pub use scopes::{Scope, Scoped};

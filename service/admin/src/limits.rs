@@ -2,7 +2,8 @@
 //!
 //! Whoever may open the socket can make the daemon hold a message per request: at most
 //! [`CONNECTIONS`] x [`REQUESTS_PER_CONNECTION`] x [`MAX_MESSAGE_BYTES`], 1 GiB, of one user a
-//! quarter. Pushes hold [`PUSHES`] x [`PUSH_BYTES`] more, 256 MiB. The daemon's sum has both.
+//! quarter. Pushes hold [`PUSHES`] x [`PUSH_BYTES`] more, 256 MiB, and applies [`APPLIES`] x
+//! [`APPLY_BYTES`], 256 MiB. The daemon's sum has all three.
 //!
 //! One message at a time is decoded. One that consists of empty texts takes 24 times its bytes,
 //! 96 MiB, until its lists are counted ([`MAX_LIST`]), and is refused then. A client that doesn't
@@ -63,7 +64,27 @@ pub const OPERATORS_PUSHES: usize = 4;
 /// Pushes of one user that isn't an operator, which are in progress at once.
 pub const PUSHES_PER_USER: usize = 2;
 
-/// How long the parts of a push may take to arrive.
+/// Bytes of one apply: its objects and the contents that they name. 64 MiB.
+pub const APPLY_BYTES: usize = 64 << 20;
+
+/// Objects of one apply.
+pub const APPLY_OBJECTS: usize = 16_384;
+
+/// Bytes of one request of an apply. Objects are larger in memory than in their message, 200 times
+/// if they are empty. 256 KiB.
+pub const APPLY_MESSAGE_BYTES: usize = 256 << 10;
+
+/// Applies that are in progress at once, from their first byte to their answer. Further ones are
+/// rejected.
+pub const APPLIES: usize = 4;
+
+/// Of [`APPLIES`], those that only operators get.
+pub const OPERATORS_APPLIES: usize = 1;
+
+/// Applies of one user that isn't an operator, which are in progress at once.
+pub const APPLIES_PER_USER: usize = 1;
+
+/// How long the parts of a push, or of an apply, may take to arrive.
 pub const PUSH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a connection may take to send HTTP/2's preface.

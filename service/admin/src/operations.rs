@@ -27,6 +27,23 @@ impl Scoped for PushOrder {
     }
 }
 
+/// Everything of an apply.
+#[derive(Debug, Default)]
+pub struct ApplyOrder {
+    /// How the documents are applied.
+    pub header: ApplyStateHeader,
+    /// The objects.
+    pub state: State,
+    /// The contents that they name, by number.
+    pub contents: std::collections::BTreeMap<u32, Vec<u8>>,
+}
+
+impl Scoped for ApplyOrder {
+    fn scope(&mut self) -> Scope<'_> {
+        self.header.scope()
+    }
+}
+
 /// What the calls were since the last poll of a watch.
 #[derive(Debug, Default)]
 pub struct TapPoll {
@@ -56,7 +73,7 @@ pub struct Operation {
 impl Operation {
     /// Whether it may change something: those who only look may not send it.
     pub fn is_change(&self) -> bool {
-        self.rights.viewer == Reach::No
+        self.rights.viewer == Reach::No && self.method != "DownloadPolicy"
     }
 
     /// Whether it only ends or takes back what a tenant has: it isn't refused to a tenant that has
@@ -81,8 +98,8 @@ impl Operation {
 /// Calls a macro with all rows:
 /// `KIND function Method (Request) Response [OPERATOR OWNER VIEWER APPLICATION]`.
 ///
-/// A `unary` request has one message and one answer. `push` and `tap` are streams; their types here
-/// are those between server and daemon.
+/// A `unary` request has one message and one answer. `push`, `apply` and `tap` are streams; their
+/// types here are those between server and daemon.
 macro_rules! operations {
     ($then:ident) => {
         $then! {
@@ -113,6 +130,11 @@ macro_rules! operations {
                 unary show_policy ShowPolicy (ShowPolicyRequest) ShowPolicyResponse [Any Own Own No]
                 unary diff_policy DiffPolicy (DiffPolicyRequest) DiffPolicyResponse [Any Own Own No]
                 unary delete_policy DeletePolicy (DeletePolicyRequest) DeletePolicyResponse [Any Own No No]
+            }
+            state_service_server StateService StateServiceServer {
+                apply apply_state ApplyState (ApplyOrder) ApplyStateResponse [Any Own No No]
+                unary export_state ExportState (ExportStateRequest) ExportStateResponse [Any Own Own No]
+                unary download_policy DownloadPolicy (DownloadPolicyRequest) DownloadPolicyResponse [Any Own No No]
             }
             observation_service_server ObservationService ObservationServiceServer {
                 unary get_status GetStatus (GetStatusRequest) GetStatusResponse [Any Own Own No]

@@ -119,7 +119,9 @@ about_a_tenant!(
     ShowCeilingRequest,
     ShowAuditRecordsRequest,
     ExplainCallRequest,
-    TapCallsRequest
+    TapCallsRequest,
+    ApplyStateHeader,
+    ExportStateRequest
 );
 about_attachments!(
     DetachPolicyRequest,
@@ -129,7 +131,12 @@ about_attachments!(
     ReleasePolicyRequest,
     DiffPolicyRequest
 );
-about_a_policy!(PushPolicyHeader, ShowPolicyRequest, DeletePolicyRequest);
+about_a_policy!(
+    PushPolicyHeader,
+    ShowPolicyRequest,
+    DeletePolicyRequest,
+    DownloadPolicyRequest
+);
 
 impl Scoped for ChangeCeilingRequest {
     fn scope(&mut self) -> Scope<'_> {

@@ -19,11 +19,12 @@ use tonic::{Request, Response, Streaming};
 
 use crate::DESCRIPTOR_SET;
 use crate::limits::{
-    ASKS_QUEUED, HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES, MAX_SMALL_MESSAGE_BYTES,
+    APPLIES, APPLIES_PER_USER, APPLY_BYTES, APPLY_MESSAGE_BYTES, APPLY_OBJECTS, ASKS_QUEUED,
+    HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES, MAX_SMALL_MESSAGE_BYTES, OPERATORS_APPLIES,
     OPERATORS_PUSHES, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES, PUSHES_PER_USER,
     REQUESTS_PER_CONNECTION, TAP_INTERVAL,
 };
-use crate::operations::{Answer, Ask, PushOrder, TapPoll, operations};
+use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
 use crate::scopes::short;
 use crate::status::{Secret, Status};
@@ -85,6 +86,11 @@ impl Server {
                 all: PUSHES,
                 operators: OPERATORS_PUSHES,
                 of_user: PUSHES_PER_USER,
+            }),
+            applies: Places::new(Most {
+                all: APPLIES,
+                operators: OPERATORS_APPLIES,
+                of_user: APPLIES_PER_USER,
             }),
         };
         let serve = move || runtime.block_on(serve(service, incoming, stopped));
@@ -148,6 +154,8 @@ struct Service {
     is_operator: fn(u32) -> bool,
     /// Pushes that are being received.
     pushes: Arc<Places>,
+    /// Applies that are being received.
+    applies: Arc<Places>,
 }
 
 fn stopping() -> Status {
@@ -228,6 +236,31 @@ impl Service {
             _ => return Err(mixed_up()),
         }
         Ok(())
+    }
+
+    /// Receives an apply, and has it carried out.
+    async fn apply(
+        &self,
+        caller: Caller,
+        pieces: Streaming<ApplyStateRequest>,
+    ) -> Result<ApplyStateResponse, Status> {
+        let uid = caller.peer.uid;
+        // Until the answer: the daemon has the contents until then.
+        let _place = Place::take(&self.applies, uid, (self.is_operator)(uid)).ok_or_else(|| {
+            let text = format!(
+                "{APPLIES} applies, or {APPLIES_PER_USER} of user {uid}, are in progress, which is the limit: try again in a moment"
+            );
+            Status::new(Code::RESOURCE_EXHAUSTED, text)
+        })?;
+        let order = tokio::time::timeout(PUSH_PATIENCE, apply_order(pieces)).await;
+        let order = order.map_err(|_elapsed| {
+            let text = format!("the documents didn't arrive within {PUSH_PATIENCE:?}");
+            Status::new(Code::DEADLINE_EXCEEDED, text)
+        })??;
+        match self.ask(caller, Ask::ApplyState(order)).await? {
+            Answer::ApplyState(answer) => Ok(answer),
+            _ => Err(mixed_up()),
+        }
     }
 
     /// Watches calls until the client goes away.
@@ -314,9 +347,85 @@ async fn order(mut pieces: Streaming<PushPolicyRequest>) -> Result<PushOrder, St
     Ok(order)
 }
 
-/// Whether a request of the service may have a schema, or a piece of a policy.
-fn carries_schemas(service: &str) -> bool {
-    !matches!(service, "TenantService" | "CredentialService")
+/// The objects and contents of an apply.
+async fn apply_order(mut pieces: Streaming<ApplyStateRequest>) -> Result<ApplyOrder, Status> {
+    use apply_state_request::Content;
+    let invalid = |text: String| Err(Status::new(Code::INVALID_ARGUMENT, text));
+    let (mut header, mut order, mut bytes, mut objects) = (None, ApplyOrder::default(), 0, 0);
+    while let Some(piece) = pieces.next().await {
+        let piece = piece?;
+        bytes += prost::Message::encoded_len(&piece);
+        if bytes > APPLY_BYTES {
+            let text = format!(
+                "the documents and their modules have more than {APPLY_BYTES} bytes, which is the limit of one apply: apply them in parts"
+            );
+            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
+        match (piece.content, &header) {
+            (Some(Content::Header(first)), None) => header = Some(first),
+            (Some(Content::Header(_)), Some(_)) => {
+                return invalid("an apply has one header".into());
+            }
+            (Some(_), None) => return invalid("an apply begins with its header".into()),
+            (Some(Content::State(more)), Some(_)) => {
+                let State {
+                    tenants,
+                    ceilings,
+                    credentials,
+                    policies,
+                    attachments,
+                    settings,
+                } = more;
+                objects += tenants.len() + ceilings.len() + credentials.len() + policies.len();
+                objects += attachments.len() + settings.len();
+                if objects > APPLY_OBJECTS {
+                    let text = format!(
+                        "the documents have more than {APPLY_OBJECTS} objects, which is the limit of one apply: apply them in parts"
+                    );
+                    return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+                }
+                let state = &mut order.state;
+                state.tenants.extend(tenants);
+                state.ceilings.extend(ceilings);
+                state.credentials.extend(credentials);
+                state.policies.extend(policies);
+                state.attachments.extend(attachments);
+                state.settings.extend(settings);
+            }
+            (Some(Content::Chunk(ApplyStateChunk { content, data })), Some(_)) => {
+                if data.len() > PUSH_CHUNK_BYTES {
+                    let len = data.len();
+                    return invalid(format!(
+                        "a chunk has {len} bytes; the limit is {PUSH_CHUNK_BYTES}"
+                    ));
+                }
+                let count = order.contents.len();
+                let known = order.contents.entry(content);
+                if matches!(known, std::collections::btree_map::Entry::Vacant(_))
+                    && count >= APPLY_OBJECTS
+                {
+                    return invalid(format!("an apply has at most {APPLY_OBJECTS} contents"));
+                }
+                known.or_default().extend(data);
+            }
+            (None, _) => return invalid("a piece of an apply has no content".into()),
+        }
+    }
+    let Some(header) = header else {
+        return invalid("an apply begins with its header".into());
+    };
+    order.header = header;
+    Ok(order)
+}
+
+/// The most bytes of a request of the service: it may have a schema, a piece of a policy, or
+/// objects.
+fn most_bytes(service: &str) -> usize {
+    match service {
+        "TenantService" | "CredentialService" => MAX_SMALL_MESSAGE_BYTES,
+        "StateService" => APPLY_MESSAGE_BYTES,
+        _ => MAX_MESSAGE_BYTES,
+    }
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
@@ -381,6 +490,22 @@ macro_rules! method {
             })
         }
     };
+    (apply $function:ident $method:ident ($request:ty) $response:ident) => {
+        fn $function<'life0, 'async_trait>(
+            &'life0 self,
+            request: Request<Streaming<ApplyStateRequest>>,
+        ) -> Method<'async_trait, $response>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                let caller = caller(&request)?;
+                let applied = self.apply(caller, request.into_inner()).await;
+                Ok(Response::new(applied?))
+            })
+        }
+    };
     (tap $function:ident $method:ident ($request:ty) $response:ident) => {
         type TapCallsStream = Answers<TapCallsResponse>;
 
@@ -421,10 +546,7 @@ macro_rules! services {
                 let name = concat!("tollgate.admin.v1.", stringify!($service));
                 health.set_service_status(name, tonic_health::ServingStatus::Serving).await;
                 let its = $server::$wrapper::new(service.clone());
-                let most = match carries_schemas(stringify!($service)) {
-                    true => MAX_MESSAGE_BYTES,
-                    false => MAX_SMALL_MESSAGE_BYTES,
-                };
+                let most = most_bytes(stringify!($service));
                 router.add_service(its.max_decoding_message_size(most))
             };)*
             router

@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::Value;
 use tollgate::token::{self, TOKEN, TOKEN_FILE};
 use tollgate_admin::client::{Client, Unary};
 use tollgate_admin::proto::{self, PushPolicyStep, PushedPolicy};
-use tollgate_admin::{PushOrder, Secret, Status, socket_beside};
+use tollgate_admin::{ApplyOrder, PushOrder, Secret, Status, socket_beside};
 use tollgate_shm_abi::control::{self, ControlSocket};
 use tollgate_shm_abi::status::Code;
 
@@ -64,8 +64,17 @@ impl Api {
 
     /// Connects as the bearer of a token, or as this user.
     pub(crate) fn connect_as(socket: &Path, token: Option<&Secret>) -> Result<Api, Failure> {
+        Api::connect_for(socket, token, ANSWER_TIMEOUT)
+    }
+
+    /// Connects for requests that may take this long.
+    pub(crate) fn connect_for(
+        socket: &Path,
+        token: Option<&Secret>,
+        patience: Duration,
+    ) -> Result<Api, Failure> {
         let path = socket_beside(socket);
-        let client = Client::connect(&path, token, ANSWER_TIMEOUT);
+        let client = Client::connect(&path, token, patience);
         Ok(Api {
             client: client.map_err(|status| unconnected(socket, status))?,
             has_token: token.is_some(),
@@ -84,6 +93,11 @@ impl Api {
         tell: impl FnMut(PushPolicyStep),
     ) -> Result<PushedPolicy, Failure> {
         self.client.push(order, tell).map_err(failure)
+    }
+
+    /// Applies documents.
+    pub(crate) fn apply(&self, order: ApplyOrder) -> Result<proto::ApplyStateResponse, Failure> {
+        self.client.apply(order).map_err(failure)
     }
 
     /// Watches calls.

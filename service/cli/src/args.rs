@@ -20,6 +20,7 @@ use crate::check::Check;
 use crate::context::{self, ContextCommand};
 use crate::credential::CredentialCommand;
 use crate::daemon::Daemon;
+use crate::desired::{Apply, Export};
 use crate::failure::Failure;
 use crate::fleet::Fleet;
 use crate::policy::{Policy, PolicyCommand};
@@ -117,6 +118,8 @@ impl Cli {
             Command::Tap(args) => &mut args.acting.token_file,
             Command::Trace(args) => &mut args.acting.token_file,
             Command::Ceiling(args) => &mut args.acting.token_file,
+            Command::Apply(args) if !args.schema => &mut args.acting.token_file,
+            Command::Export(args) => &mut args.acting.token_file,
             Command::Audit(Audit::Show(args)) => &mut args.acting.token_file,
             Command::Call(args) if args.schema.token.token.is_none() => {
                 &mut args.schema.token.token_file
@@ -161,6 +164,20 @@ pub(crate) enum Command {
     Credential(CredentialCommand),
     /// Show and change what a tenant may have at most
     Ceiling(CeilingCommand),
+    /// Make tenants, credentials, policies, attachments and settings what documents describe: all in
+    /// one transaction, or nothing
+    #[command(
+        after_help = "Objects that no document names stay as they are, unless --prune deletes what was applied before.\n\n\
+         Examples: tollgate apply -f state/ --dry-run\n          \
+         tollgate apply -f state/ --prune\n          \
+         tollgate apply -f acme.yaml --token-file owner.token"
+    )]
+    Apply(Apply),
+    /// Write what the daemon has, as documents for `tollgate apply`
+    #[command(after_help = "Examples: tollgate export --out backup\n          \
+         tollgate export --tenant acme --format yaml\n          \
+         tollgate export --token-file owner.token --out acme")]
+    Export(Export),
     /// Show and verify the audit log: all administration, and faults of policies
     #[command(subcommand)]
     Audit(Audit),
@@ -374,6 +391,10 @@ mod tests {
             "tollgate ceiling show --token-file owner.token --json",
             "tollgate ceiling set versions=20 isolation=process --tenant acme --dry-run",
             "tollgate ceiling reset versions --yes",
+            "tollgate apply -f a.toml -f dir --dry-run --prune --set web --json",
+            "tollgate apply --schema",
+            "tollgate export --tenant acme --format yaml",
+            "tollgate export --out dir --token-file F",
             "tollgate audit show --last 5 --json",
             "tollgate audit verify --file audit.jsonl --head 7:ab",
             "tollgate audit verify --state DIR",

@@ -10,6 +10,7 @@
 //! | 0 | done |
 //! | 1 | CANCELLED, such as a `tenant remove` that the user answered with no; or a case of `policy test` failed |
 //! | 2 to 16 | a status code of gRPC; 2 is UNKNOWN |
+//! | 20 | `apply --dry-run`: something would change; no failure |
 //! | 74 | standard output can't be written (EX_IOERR of sysexits.h) |
 //! | 141 | the reader of standard output closed it (like SIGPIPE in a shell); nothing is printed |
 //!
@@ -85,6 +86,12 @@ impl Failure {
             hint: Some(hint.into()),
             ..self
         }
+    }
+
+    /// The same failure, about an object of a document.
+    pub(crate) fn within(self, path: &std::path::Path, object: &str) -> Failure {
+        let sentence = format!("{}: {object}: {}", path.display(), self.sentence);
+        Failure { sentence, ..self }
     }
 
     /// An error in the command line, or in a file of the user.

@@ -5,7 +5,9 @@
 //! is valid JSON. So a mistyped value is an error only for its own message. `answers.rs` does the
 //! same for text that is complete.
 
+use std::fs::File;
 use std::io::{self, BufRead, IsTerminal, Read};
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tollgate_shm_abi::status::Code;
@@ -72,6 +74,21 @@ pub(crate) fn each(
         let taken = bytes.len();
         input.consume(taken);
     }
+}
+
+/// A file of a bounded length.
+pub(crate) fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+    let failed = |error: std::io::Error| Failure::file(path, &error);
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(most + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > most {
+        let sentence = format!("{} is longer than {most} bytes", path.display());
+        return Err(Failure::new(Code::RESOURCE_EXHAUSTED, sentence));
+    }
+    Ok(bytes)
 }
 
 fn unreadable(error: io::Error) -> Failure {

@@ -22,6 +22,12 @@ pub(crate) const MAX_HOSTS: usize = 256;
 /// Longest fleet file, in bytes.
 pub(crate) const MAX_FLEET_BYTES: u64 = 1 << 20;
 
+/// Longest file of documents, in bytes: 16,384 objects.
+pub(crate) const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
+
+/// Most files of documents of one apply.
+pub(crate) const MAX_DOCUMENT_FILES: usize = 4_096;
+
 /// Longest journal of an upgrade, in bytes: 256 hosts, and some thousand services. Only one host at
 /// a time has a snapshot in it.
 pub(crate) const MAX_JOURNAL_BYTES: u64 = 16 << 20;

@@ -9,6 +9,7 @@
 //!   │                   ├─ context       daemons and tokens by name
 //!   │                   ├─ credential    who may act for a tenant
 //!   │                   ├─ daemon        its settings
+//!   │                   ├─ desired       desired state in files: apply and export
 //!   └── main ───────────┼─ fleet         several hosts' daemons, through their sockets and ssh
 //!                       ├─ policy        policies
 //!                       ├─ policy_tools  policies without a daemon
@@ -49,6 +50,7 @@ mod confirm;
 mod context;
 mod credential;
 mod daemon;
+mod desired;
 mod failure;
 mod fleet;
 mod input;
@@ -97,6 +99,15 @@ fn main() -> ExitCode {
     }) = &cli.command
     {
         return policy_tools::run(command).unwrap_or_else(|failure| failure.exit());
+    }
+    if let Command::Apply(args) = &cli.command {
+        let applied = desired::apply(&cli.socket, args);
+        let printed = applied.and_then(|(text, differs)| output::print(&text).map(|()| differs));
+        return match printed {
+            Ok(true) => ExitCode::from(desired::WOULD_CHANGE),
+            Ok(false) => ExitCode::SUCCESS,
+            Err(failure) => failure.exit(),
+        };
     }
     match run(&cli) {
         Ok(text) => {
@@ -149,6 +160,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Policy(args) => policy::policy(&cli.socket, args),
         Command::Credential(args) => credential::credential(&cli.socket, args),
         Command::Ceiling(args) => ceiling::ceiling(&cli.socket, args),
+        Command::Apply(_) => unreachable!("main gives it an exit status of its own"),
+        Command::Export(args) => desired::export(&cli.socket, args),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Context(command) => context::context(cli.typed_socket(), command),
         Command::Usage(args) => tenant_usage::usage(&cli.socket, args),

@@ -58,6 +58,14 @@ pub(crate) fn long_duration(text: &str) -> Result<Duration, String> {
     ))
 }
 
+/// A time as [`long_duration`] reads it.
+pub(crate) fn written_duration(time: Duration) -> String {
+    match time.subsec_millis() {
+        0 => format!("{}s", time.as_secs()),
+        _ => format!("{}ms", time.as_millis()),
+    }
+}
+
 /// One of the two hosts of a call.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Side {

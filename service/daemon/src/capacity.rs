@@ -311,6 +311,12 @@ fn of_applications() -> Vec<Line> {
             "PUSHES, PUSH_BYTES",
         ),
         line(
+            "documents that are being applied",
+            tollgate_admin::APPLIES,
+            tollgate_admin::APPLY_BYTES,
+            "APPLIES, APPLY_BYTES",
+        ),
+        line(
             "packets of control connections",
             MAX_CONNECTIONS,
             MAX_PACKET_BYTES,

@@ -240,6 +240,10 @@ pub const CACHED_INPUTS: usize = 256;
 /// Cached inputs of one owner's policies.
 pub const CACHED_INPUTS_PER_OWNER: usize = CACHED_INPUTS / 4;
 
+/// How often documents are compared with what is stored before they are refused: what they need may
+/// have changed while modules were compiled.
+pub const SKETCHES: usize = 4;
+
 /// How long an instance may take to set up on the administration thread. A slower one is made on
 /// another thread. 50 us.
 pub const QUICK_SETUP: Duration = Duration::from_micros(50);

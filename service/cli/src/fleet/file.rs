@@ -18,17 +18,15 @@
 //! This module checks the file completely, so that no error appears after half of the hosts are
 //! upgraded.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use tollgate_schema::spelling::did_serde_mean;
-use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text::point_at;
 
 use crate::failure::Failure;
 use crate::fleet::reach::{Reach, Remote};
+use crate::input::read_at_most;
 use crate::limits::{MAX_FLEET_BYTES, MAX_HOSTS};
 
 /// The longest name of a daemon, in bytes.
@@ -93,21 +91,6 @@ impl Fleet {
         let names: Vec<_> = hosts.into_iter().map(|k| &*self.hosts[k].name).collect();
         names.join(", ")
     }
-}
-
-/// A file of a bounded length.
-pub(crate) fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
-    let failed = |error: std::io::Error| Failure::file(path, &error);
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(most + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > most {
-        let sentence = format!("{} is longer than {most} bytes", path.display());
-        return Err(Failure::new(Code::RESOURCE_EXHAUSTED, sentence));
-    }
-    Ok(bytes)
 }
 
 /// An error in a file, possibly with its place.

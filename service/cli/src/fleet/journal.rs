@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
-use crate::fleet::file::{Fleet, read_at_most};
+use crate::fleet::file::Fleet;
 use crate::fleet::health::Picture;
 use crate::fleet::plan::Plan;
+use crate::input::read_at_most;
 use crate::limits::MAX_JOURNAL_BYTES;
 
 /// The version of a [`Journal`]'s format.

@@ -13,6 +13,7 @@ mod push;
 mod versions;
 
 pub(crate) use args::{Policy, PolicyCommand};
+pub(crate) use push::fetch;
 
 use std::path::Path;
 

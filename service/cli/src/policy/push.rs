@@ -136,7 +136,12 @@ fn image(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
             ),
         ));
     }
-    let fetched = tollgate_registry::fetch(&args.module).map_err(|error| {
+    fetch(&args.module)
+}
+
+/// A module from a registry, and the proof of its origin.
+pub(crate) fn fetch(image: &str) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
+    let fetched = tollgate_registry::fetch(image).map_err(|error| {
         let code = match error {
             FetchError::Reference { .. } | FetchError::Image { .. } | FetchError::Index { .. } => {
                 Code::INVALID_ARGUMENT

@@ -2,24 +2,26 @@
 //!
 //! Most become a request of the control socket, which the same code handles.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use prost_types::Struct;
 use tollgate_admin::proto::*;
-use tollgate_admin::{Authorized, Handler, PushOrder, Status, TapPoll, from_json};
-use tollgate_control::Owner as Owned;
+use tollgate_admin::{ApplyOrder, Authorized, Handler, PushOrder, Status, TapPoll, from_json};
 use tollgate_control::audit::Actor;
+use tollgate_control::{Owner as Owned, PolicyVersion};
 use tollgate_shm_abi::messages::{self, Empty, RequestBody, ResponseBody};
 use tollgate_shm_abi::messages::{PARTY_PROVIDER_PRE, STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::Answer;
+use crate::control::api::objects;
 use crate::control::api::words::{
     blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
 };
 use crate::control::observe::{metrics_json, watching};
-use crate::control::operators::{admin, ceilings, ending, report, usage};
+use crate::control::operators::{admin, ceilings, desired, ending, report, usage};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
@@ -421,6 +423,59 @@ impl Handler for Api {
         let deleted = deleted.map_err(refused)?.into_iter();
         Ok(DeletePolicyResponse {
             deleted: deleted.map(|version| version.to_string()).collect(),
+        })
+    }
+
+    // ---- desired state ----
+
+    async fn apply_state(&self, request: Authorized<ApplyOrder>) -> Result<ApplyStateResponse> {
+        let order = request.into_request();
+        self.require(&order.header.tenant)?;
+        let wanted = objects::wanted(order, &self.actor)?;
+        let applied = desired::apply(&self.control, self.actor.clone(), wanted).await;
+        let (changed, warnings) = applied.map_err(refused)?;
+        Ok(ApplyStateResponse {
+            changes: objects::changes(changed),
+            warnings,
+        })
+    }
+
+    async fn export_state(
+        &self,
+        request: Authorized<ExportStateRequest>,
+    ) -> Result<ExportStateResponse> {
+        let of = self.require(&request.tenant)?;
+        let owners = of.map(|tenant| BTreeSet::from([Owned::Tenant(tenant.to_owned())]));
+        let found = self.control.changes.store().snapshot(owners.as_ref(), None);
+        let found = found.map_err(|error| refused(store_failed(&error)))?;
+        let with_ceilings = !matches!(self.actor, Actor::Credential { .. });
+        Ok(ExportStateResponse {
+            state: Some(objects::state(found, of.is_none(), with_ceilings)),
+        })
+    }
+
+    async fn download_policy(
+        &self,
+        request: Authorized<DownloadPolicyRequest>,
+    ) -> Result<DownloadPolicyResponse> {
+        let request = request.into_request();
+        let owner = match request.owner.unwrap_or_default() {
+            Owner { provider: true, .. } => Owned::Provider,
+            Owner { tenant, .. } => Owned::Tenant(tenant),
+        };
+        self.control
+            .changes
+            .require_owner(&owner)
+            .map_err(refused)?;
+        let policy = PolicyVersion {
+            name: request.name,
+            version: request.version,
+        };
+        let stored = self.control.changes.store().policy(&owner, &policy);
+        let stored = stored.map_err(|error| refused(store_failed(&error)))?;
+        Ok(DownloadPolicyResponse {
+            module: stored.wasm,
+            configuration: stored.config,
         })
     }
 

@@ -5,13 +5,15 @@
 //!        │ Call: caller, request                       socket.rs: the file of its listener
 //!        ▼
 //!   serve ── principal.rs: who it is ── paces.rs: a tenant waits for its turn
-//!        └── carry_out: may it? ── handler.rs: the request in the control plane's words (words.rs)
+//!        └── carry_out: may it? ── handler.rs: the request in the control plane's words (words.rs,
+//!                                              objects.rs)
 //! ```
 //!
 //! Each request is a task of its own, so a slow one holds up nobody but its tenant. A request whose
 //! client has gone away is carried out all the same.
 
 mod handler;
+mod objects;
 pub(in crate::control) mod paces;
 mod principal;
 pub(in crate::control) mod socket;

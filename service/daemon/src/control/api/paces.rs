@@ -111,6 +111,29 @@ impl Paces {
 }
 
 impl Paces {
+    /// Counts further changes of a request that has begun.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED: they are more than an hour has left. None is counted then.
+    pub(in crate::control) fn charge(
+        &self,
+        tenant: &str,
+        per_hour: u32,
+        changes: usize,
+    ) -> Result<(), Status> {
+        let now = Instant::now();
+        let cost = changes as f64;
+        let has_room = self.of(tenant, now, |its| {
+            its.spent.try_spend(now, per_hour, cost, false)
+        });
+        if has_room {
+            return Ok(());
+        }
+        let has = format!("{changes} further changes are more than the hour has left");
+        let text = at_ceiling(tenant, has, "changes_per_hour", per_hour);
+        Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
+    }
+
     /// A tenant's changes that count now.
     pub(in crate::control) fn changes(&self, tenant: &str, per_hour: u32) -> f64 {
         let tenants = self.tenants.borrow();

@@ -23,7 +23,7 @@ pub(super) fn refused(status: tollgate_engine::Status) -> Status {
     Status::new(status.code, status.message.into_owned())
 }
 
-fn invalid(text: String) -> Status {
+pub(super) fn invalid(text: String) -> Status {
     Status::new(Code::INVALID_ARGUMENT, text)
 }
 

@@ -11,11 +11,9 @@ use std::time::Duration;
 use prost::Message as _;
 use serde_json::json;
 use tollgate_control::audit::Actor;
-use tollgate_control::{FIRST_CREDENTIAL, Isolation, Owner, PolicyVersion, StoreError, Token};
+use tollgate_control::{FIRST_CREDENTIAL, Owner, PolicyVersion, StoreError, Token};
 use tollgate_engine::Status;
-use tollgate_policy_host::{
-    Capabilities, Policy, Setup, TenantLimits, compat, limits as policy_limits,
-};
+use tollgate_policy_host::{compat, limits as policy_limits};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{
@@ -24,10 +22,10 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::Answer;
-use crate::control::apps::turns::Turn;
 use crate::control::apps::{descriptor_sets, prefetch};
 use crate::control::observe::taps::View;
 use crate::control::observe::{metrics_json, watching};
+use crate::control::operators::pushing::try_configuration;
 use crate::control::operators::{console, ending, explain, replay, report, settings};
 use crate::control::own_user::{is_own, own_user};
 use crate::control::placement::placing;
@@ -235,20 +233,8 @@ async fn push(
     let warning = given.map(|given| given.check(&policy, &request.name));
     let warning = warning.transpose()?.flatten();
     // A configuration that the policy rejects is rejected now, not when it is attached.
-    let isolation = match ceiling.and_then(|ceiling| ceiling.isolation) {
-        Some(required) => required,
-        None => control.config().policies.isolation,
-    };
-    match (&owner, isolation) {
-        (Owner::Tenant(tenant), Isolation::Process) => {
-            control.check_apart(tenant, policy, config.clone()).await?;
-        }
-        _ => {
-            let limits = control.modules.limits_for(&control.config(), None);
-            let turn = control.apps.turn_of(&actor).await?;
-            check_configuration(turn, limits, policy, config.clone()).await?;
-        }
-    }
+    let required = ceiling.and_then(|ceiling| ceiling.isolation);
+    try_configuration(control, &actor, &owner, required, policy, config.clone()).await?;
     control.changes.require_actor(&actor)?;
     let pushed =
         control
@@ -279,25 +265,4 @@ fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
         .map_err(|error| invalid(format!("the proof of origin can't be read: {error}")))?;
     PolicyProof::decode(&bytes[..])
         .map_err(|error| invalid(format!("the proof of origin doesn't parse: {error}")))
-}
-
-/// Checks that the policy accepts this configuration, with a temporary instance.
-async fn check_configuration(
-    turn: Turn,
-    limits: TenantLimits,
-    policy: Policy,
-    config: Option<Vec<u8>>,
-) -> Result<(), Status> {
-    let checked = turn.on_blocking_thread(move || {
-        let setup = Setup {
-            config: config.as_deref(),
-            granted: Capabilities::ALL,
-            ..Setup::new(&limits)
-        };
-        match policy.manifest().compat() {
-            None => policy.instantiate(&setup).map(drop),
-            Some(_) => policy.instantiate_compat(&setup).map(drop),
-        }
-    });
-    checked.await?.map_err(|error| invalid(error.to_string()))
 }

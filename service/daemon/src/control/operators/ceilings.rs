@@ -72,15 +72,7 @@ pub(in crate::control) async fn change(
     let store = control.changes.store();
     let before = store.ceiling_values(of).map_err(failed)?;
     let after = changed_values(&before, &changes).map_err(failed)?;
-    let is_capability = |name: &&str| name.parse::<Capabilities>().is_err();
-    let capabilities = after.get("capabilities").map_or("all", String::as_str);
-    if !matches!(capabilities, "all" | "none")
-        && let Some(unknown) = capabilities.split(',').find(is_capability)
-    {
-        let error = unknown.parse::<Capabilities>().err();
-        let why = error.map_or_else(String::new, |error| error.to_string());
-        return Err(invalid(format!("capabilities={capabilities}: {why}")));
-    }
+    check_capability_names(&after)?;
     let consequences = consequences(control, of, &after)?;
     if !request.dry_run {
         store.change_ceiling(actor, of, &changes).map_err(failed)?;
@@ -88,9 +80,23 @@ pub(in crate::control) async fn change(
     Ok(ChangeCeilingResponse { consequences })
 }
 
+/// Checks the names of capabilities in a ceiling's values.
+pub(super) fn check_capability_names(values: &CeilingValues) -> Result<(), Status> {
+    let is_unknown = |name: &&str| name.parse::<Capabilities>().is_err();
+    let capabilities = values.get("capabilities").map_or("all", String::as_str);
+    if !matches!(capabilities, "all" | "none")
+        && let Some(unknown) = capabilities.split(',').find(is_unknown)
+    {
+        let error = unknown.parse::<Capabilities>().err();
+        let why = error.map_or_else(String::new, |error| error.to_string());
+        return Err(invalid(format!("capabilities={capabilities}: {why}")));
+    }
+    Ok(())
+}
+
 /// Sentences about tenants that have something above their ceiling with these values, and hadn't
 /// before.
-fn consequences(
+pub(super) fn consequences(
     control: &Control,
     of: Option<&str>,
     values: &CeilingValues,

@@ -3,7 +3,8 @@
 //! ```text
 //!   connection ─▶ admin.rs ─┬─▶ report.rs, explain.rs, replay.rs: questions
 //!   browser ─▶ console.rs ──┤
-//!                           └─▶ settings.rs, ending.rs, policies::lifecycle, placement: changes
+//!                           └─▶ settings.rs, ending.rs, pushing.rs, policies::lifecycle, placement,
+//!                               desired/: changes
 //! ```
 //!
 //! Invariant: only root and the daemon's own user get here, and the audit log records each change.
@@ -11,8 +12,10 @@
 pub(super) mod admin;
 pub(super) mod ceilings;
 pub(super) mod console;
+pub(super) mod desired;
 pub(super) mod ending;
 mod explain;
+mod pushing;
 mod replay;
 pub(super) mod report;
 pub(super) mod settings;

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use tollgate_control::audit::Actor;
-use tollgate_control::{ALL, Attachment, Isolation, Target};
+use tollgate_control::{ALL, Attachment, Isolation, Options, Target};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, Method, Policy};
 use tollgate_shm_abi::status::Code;
@@ -70,7 +70,7 @@ impl Control {
     }
 
     /// Creates the instances that a plan needs: set-up may take a while, in a process or here.
-    async fn prepare_instances(
+    pub(super) async fn prepare_instances(
         &self,
         plan: &Plan<Version>,
         prepared: &mut PreparedInstances,
@@ -225,9 +225,6 @@ fn isolated(
     actor: &Actor,
     mut plans: Vec<Plan<VersionNumber>>,
 ) -> Result<Vec<Plan<VersionNumber>>, Status> {
-    if !matches!(actor, Actor::Credential { .. }) {
-        return Ok(plans);
-    }
     for Attachment {
         target,
         policy,
@@ -235,19 +232,34 @@ fn isolated(
         ..
     } in plans.iter_mut().map(|plan| &mut plan.attachment)
     {
-        if options.isolation != Some(Isolation::None) {
-            continue;
-        }
-        if config.policies.isolation == Isolation::Process {
-            let text = format!(
-                "{policy} at {target} would run in the daemon (`isolation none`), but the operator runs tenants' policies in processes: \
-                 attach it with `isolation process`, or ask an operator for the change"
-            );
-            return Err(Status::new(Code::PERMISSION_DENIED, text));
-        }
-        options.isolation = None;
+        own_isolation(config, actor, (policy, target), options)?;
     }
     Ok(plans)
+}
+
+/// A tenant's attachment without its choice to run in the daemon: see [`isolated`].
+///
+/// # Errors
+/// PERMISSION_DENIED: the operator wants processes.
+pub(in crate::control) fn own_isolation(
+    config: &Config,
+    actor: &Actor,
+    (policy, target): (&str, &Target),
+    options: &mut Options,
+) -> Result<(), Status> {
+    let is_tenants = matches!(actor, Actor::Credential { .. });
+    if !is_tenants || options.isolation != Some(Isolation::None) {
+        return Ok(());
+    }
+    if config.policies.isolation == Isolation::Process {
+        let text = format!(
+            "{policy} at {target} would run in the daemon (`isolation none`), but the operator runs tenants' policies in processes: \
+             attach it with `isolation process`, or ask an operator for the change"
+        );
+        return Err(Status::new(Code::PERMISSION_DENIED, text));
+    }
+    options.isolation = None;
+    Ok(())
 }
 
 /// Checks that a version may be put where the attachment is: it covers that place, it fits the
@@ -382,7 +394,7 @@ impl PreparedInstances {
 }
 
 impl Plan<VersionNumber> {
-    fn numbers(&self) -> impl Iterator<Item = VersionNumber> {
+    pub(super) fn numbers(&self) -> impl Iterator<Item = VersionNumber> {
         let of = |next: &Next<VersionNumber>| match next {
             Next::Put { version, .. } => Some(*version),
             _ => None,
@@ -397,7 +409,7 @@ impl Plan<VersionNumber> {
     }
 
     /// The plan with versions instead of numbers; all are loaded.
-    fn with(self, versions: &BTreeMap<VersionNumber, Version>) -> Plan<Version> {
+    pub(super) fn with(self, versions: &BTreeMap<VersionNumber, Version>) -> Plan<Version> {
         let of = |next: Next<VersionNumber>| match next {
             Next::Keep => Next::Keep,
             Next::Empty => Next::Empty,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tollgate_control::{ALL, Target};
+use tollgate_control::{ALL, Store, StoreError, Target};
 use tollgate_engine::Status;
 
 use crate::control::placement::homes::Homes;
@@ -35,8 +35,21 @@ impl Control {
     pub(super) async fn carry_out(
         self: &Rc<Self>,
         plans: Vec<Plan<Version>>,
-        mut prepared: PreparedInstances,
+        prepared: PreparedInstances,
         told: Told,
+    ) -> Result<(), Status> {
+        let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
+        let store = |store: &Store| store.put(told.actor, told.event, told.details, &attachments);
+        self.carry_out_with(plans, prepared, store).await
+    }
+
+    /// Carries out all plans or none; `store` stores them, with whatever else belongs to the
+    /// change.
+    pub(super) async fn carry_out_with(
+        self: &Rc<Self>,
+        plans: Vec<Plan<Version>>,
+        mut prepared: PreparedInstances,
+        store: impl FnOnce(&Store) -> Result<(), StoreError>,
     ) -> Result<(), Status> {
         let hands_over = plans.iter().any(|plan| {
             let mut nexts = [&plan.stable, &plan.candidate].into_iter();
@@ -71,22 +84,15 @@ impl Control {
                 check(&config, &self.policies, &plan.attachment, next, &[])?;
             }
         }
-        let store = |told: Told| {
-            let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
-            self.changes
-                .store()
-                .put(told.actor, told.event, told.details, &attachments)
-                .map_err(refused)
-        };
-        let mut told = Some(told);
-        if !hands_over && let Some(told) = told.take() {
-            store(told)?;
+        let mut store = Some(store);
+        if !hands_over && let Some(store) = store.take() {
+            store(self.changes.store()).map_err(refused)?;
         }
         let before = places.settle(&plans)?;
         let mut applied = Vec::new();
         let settled = places.apply_all(&plans, works, &mut applied).await;
-        let settled = match (settled, told.take()) {
-            (Ok(()), Some(told)) => store(told),
+        let settled = match (settled, store.take()) {
+            (Ok(()), Some(store)) => store(self.changes.store()).map_err(refused),
             (settled, _) => settled,
         };
         if let Err(status) = settled {
@@ -161,7 +167,14 @@ impl Control {
             attachments.generation += 1;
             let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
             for (id, was) in before {
-                let (Some(was), Some(live)) = (was, attachments.live.get_mut(*id)) else {
+                let Some(was) = was else {
+                    // Documents may add attachments beside an upgrade.
+                    if let Some(added) = attachments.live.remove(*id) {
+                        changes.entry(added.runtime).or_default().remove.push(*id);
+                    }
+                    continue;
+                };
+                let Some(live) = attachments.live.get_mut(*id) else {
                     continue;
                 };
                 *live = was.clone();

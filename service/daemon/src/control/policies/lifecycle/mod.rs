@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   attach, upgrade, promote, rollback, release, detach       operator.rs, with words.rs
+//!   what documents want of many attachments at once           desired.rs
 //!   reload (a fresh instance), quarantine (too many faults)   faults.rs  ┐ by the daemon, on events
 //!   rollback (a candidate failed), promote (its probation     trials.rs  ┘ of runtimes and timers
 //!   is over)
@@ -21,6 +22,7 @@
 
 mod candidates;
 mod carry_out;
+mod desired;
 mod faults;
 mod operator;
 mod start;
@@ -38,8 +40,10 @@ use crate::control::refusals::store_failed;
 use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::How;
 
+pub(in crate::control) use candidates::own_isolation;
+pub(in crate::control) use desired::{AtHand, Wish};
 pub(in crate::control) use operator::{attach, detach, end_attachments, step, upgrade};
-pub(in crate::control) use words::{selection_of, side_of};
+pub(in crate::control) use words::{merge, party_of, selection_of, side_of, trial_of};
 
 /// The content of one of an attachment's two places: the version's number in a sketch, the version
 /// itself in a plan.
@@ -75,7 +79,7 @@ struct Told {
     details: Value,
 }
 
-fn details_of(attachment: &Attachment) -> Value {
+pub(in crate::control) fn details_of(attachment: &Attachment) -> Value {
     json!({
         "owner": attachment.target.owner().to_string(), "policy": attachment.policy,
         "place": attachment.target.to_string(), "slot": attachment.slot, "options": attachment.options,

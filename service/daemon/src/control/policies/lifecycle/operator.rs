@@ -227,25 +227,38 @@ fn check_all(
     given: &[Arc<BoundSchema>],
 ) -> Result<Vec<String>, Status> {
     let mut warnings = Vec::new();
-    for Plan {
+    for plan in plans {
+        let owner = plan.attachment.target.owner();
+        let ceiling = control.ceiling_of(&owner)?;
+        warnings.extend(check_plan(control, plan, ceiling.as_ref(), given)?);
+    }
+    Ok(warnings)
+}
+
+/// Like [`check`], for every version of a plan, and against its owner's ceiling.
+pub(super) fn check_plan(
+    control: &Control,
+    Plan {
         attachment,
         stable,
         candidate,
-    } in plans
-    {
-        let owner = attachment.target.owner();
-        let ceiling = owner.tenant().zip(control.ceiling_of(&owner)?);
-        for next in [stable, candidate] {
-            if let (Some((tenant, ceiling)), Next::Put { version, .. }) = (&ceiling, next)
-                && let Ok(Loaded { policy, .. }) = &version.loaded
-            {
-                let name = format!("{}@{}", attachment.policy, version.number);
-                check_capabilities(tenant, ceiling, policy, &name)?;
-                check_fields(tenant, ceiling, attachment, policy, &name)?;
-            }
-            let (config, policies) = (&control.config(), &control.policies);
-            warnings.extend(check(config, policies, attachment, next, given)?);
+    }: &Plan<Version>,
+    ceiling: Option<&Ceiling>,
+    given: &[Arc<BoundSchema>],
+) -> Result<Vec<String>, Status> {
+    let mut warnings = Vec::new();
+    let owner = attachment.target.owner();
+    let ceiling = owner.tenant().zip(ceiling);
+    for next in [stable, candidate] {
+        if let (Some((tenant, ceiling)), Next::Put { version, .. }) = (&ceiling, next)
+            && let Ok(Loaded { policy, .. }) = &version.loaded
+        {
+            let name = format!("{}@{}", attachment.policy, version.number);
+            check_capabilities(tenant, ceiling, policy, &name)?;
+            check_fields(tenant, ceiling, attachment, policy, &name)?;
         }
+        let (config, policies) = (&control.config(), &control.policies);
+        warnings.extend(check(config, policies, attachment, next, given)?);
     }
     Ok(warnings)
 }
@@ -302,7 +315,7 @@ fn attaching(control: &Control, request: &PolicyAttach) -> Result<Plan<VersionNu
 }
 
 /// Refuses what a tenant's attachment has above its ceiling.
-fn under_ceiling(
+pub(super) fn under_ceiling(
     control: &Control,
     tenant: &str,
     ceiling: &Ceiling,
@@ -327,7 +340,7 @@ fn under_ceiling(
 }
 
 /// Refuses a version that decides all calls at once where the ceiling wants a trial.
-fn check_trial(
+pub(super) fn check_trial(
     tenant: &str,
     ceiling: &Ceiling,
     target: &Target,

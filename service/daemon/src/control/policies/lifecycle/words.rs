@@ -39,7 +39,7 @@ pub(in crate::control) fn selection_of(
     Ok((owner, which))
 }
 
-pub(super) fn trial_of(mode: i32, percent: u32) -> Result<Trial, Status> {
+pub(in crate::control) fn trial_of(mode: i32, percent: u32) -> Result<Trial, Status> {
     match (mode, u8::try_from(percent)) {
         (MODE_SHADOW, _) => Ok(Trial::Shadow),
         (MODE_CANARY, Ok(percent @ 1..=100)) => Ok(Trial::Canary(percent)),
@@ -52,7 +52,7 @@ pub(super) fn trial_of(mode: i32, percent: u32) -> Result<Trial, Status> {
     }
 }
 
-pub(super) fn party_of(party: i32) -> Result<Party, Status> {
+pub(in crate::control) fn party_of(party: i32) -> Result<Party, Status> {
     match party {
         PARTY_TENANT => Ok(Party::Tenant),
         PARTY_PROVIDER_PRE => Ok(Party::ProviderPre),
@@ -74,7 +74,7 @@ pub(in crate::control) fn side_of(side: i32) -> Result<Side, Status> {
 }
 
 /// Given options replace the present ones.
-pub(super) fn merge(options: &mut Options, given: PolicyOptions) -> Result<(), Status> {
+pub(in crate::control) fn merge(options: &mut Options, given: PolicyOptions) -> Result<(), Status> {
     if let Some(on_fault) = given.on_fault {
         options.on_fault = match on_fault {
             ON_FAULT_RELOAD => OnFault::Reload,

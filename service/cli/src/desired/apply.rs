@@ -1,0 +1,109 @@
+//! `tollgate apply`: documents to the daemon, and what they change.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use tollgate_admin::proto::{ApplyStateHeader, ApplyStateResponse, StateAction, StateChange};
+
+use crate::api::Api;
+use crate::desired::args::Apply;
+use crate::desired::model::SCHEMA;
+use crate::desired::order::order;
+use crate::desired::read::read;
+use crate::failure::Failure;
+use crate::output::{self, plain};
+use crate::render::lines;
+use crate::stderr::warn;
+
+/// The exit status of a dry run that would change something. No status code has this number.
+pub(crate) const WOULD_CHANGE: u8 = 20;
+
+/// How long the daemon may take: it compiles every new module.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// `tollgate apply`. Returns what is printed, and whether a dry run would change something.
+pub(crate) fn apply(socket: &Path, args: &Apply) -> Result<(String, bool), Failure> {
+    if args.schema {
+        return Ok((SCHEMA.to_owned(), false));
+    }
+    let mut order = order(read(&args.files)?)?;
+    order.header = ApplyStateHeader {
+        tenant: args.tenant.clone().unwrap_or_default(),
+        set: args.set.clone(),
+        dry_run: args.dry_run,
+        prune: args.prune,
+    };
+    let api = Api::connect_for(socket, args.acting.token()?.as_ref(), PATIENCE)?;
+    let answer = api.apply(order)?;
+    let warnings = answer.warnings.iter();
+    warnings.for_each(|warning| warn(&plain(warning)));
+    let differs = answer
+        .changes
+        .iter()
+        .any(|change| change.action() != StateAction::Keep);
+    let text = match args.json {
+        true => as_json(&answer, args.dry_run),
+        false => shown(&answer.changes, args),
+    };
+    Ok((text, args.dry_run && differs))
+}
+
+fn verb(action: StateAction) -> &'static str {
+    match action {
+        StateAction::Create => "create",
+        StateAction::Change => "change",
+        StateAction::Delete => "delete",
+        StateAction::Keep | StateAction::Unspecified => "keep",
+    }
+}
+
+fn as_json(answer: &ApplyStateResponse, is_dry: bool) -> String {
+    let changes = answer.changes.iter().map(|change| {
+        json!({"action": verb(change.action()), "object": change.object, "details": change.details})
+    });
+    let changes: Vec<_> = changes.collect();
+    output::json(&json!({"dry_run": is_dry, "changes": changes, "warnings": answer.warnings}))
+}
+
+/// A line per object that changes, and their numbers.
+fn shown(changes: &[StateChange], args: &Apply) -> String {
+    let mut rows = Vec::new();
+    for change in changes {
+        let mark = match change.action() {
+            StateAction::Create => '+',
+            StateAction::Change => '~',
+            StateAction::Delete => '-',
+            StateAction::Keep | StateAction::Unspecified => '=',
+        };
+        if mark == '=' && !args.verbose {
+            continue;
+        }
+        let object = plain(&change.object);
+        let details: Vec<_> = change.details.iter().map(|words| plain(words)).collect();
+        rows.push(match details.is_empty() {
+            true => format!("{mark} {object}"),
+            false => format!("{mark} {object} ({})", details.join("; ")),
+        });
+    }
+    let count = |action| {
+        let its = changes.iter().filter(|change| change.action() == action);
+        its.count()
+    };
+    let [created, changed, deleted, kept] = [
+        StateAction::Create,
+        StateAction::Change,
+        StateAction::Delete,
+        StateAction::Keep,
+    ]
+    .map(count);
+    rows.push(match args.dry_run {
+        true => format!(
+            "{created} to create, {changed} to change, {deleted} to delete, {kept} unchanged"
+        ),
+        false => {
+            format!("{created} created, {changed} changed, {deleted} deleted, {kept} unchanged")
+        }
+    });
+    lines(&rows)
+}

@@ -1,0 +1,492 @@
+//! Carries documents out: what is slow first, then the lock of changes, then one transaction.
+//!
+//! ```text
+//!   sketch ─ verify and compile new modules ─ load versions, create instances
+//!     ▲                                                     │
+//!     └── something else is needed by now ──── lock ─ sketch again
+//!                                                           │
+//!        checks ─ runtimes' number ─ the store, one transaction ─ runtimes ─ ends ─ settings
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tollgate_control::audit::Actor;
+use tollgate_control::{
+    Attachment, Ceiling, CeilingValues, Isolation, Options, Owner, Snapshot, changed_values, hex,
+};
+use tollgate_engine::Status;
+use tollgate_policy_chain::ids::VersionNumber;
+use tollgate_policy_host::Policy;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::changes::OneAtATime;
+use crate::control::operators::ceilings::{check_capability_names, consequences};
+use crate::control::operators::desired::difference::{
+    Action, Difference, ObjectChange, difference,
+};
+use crate::control::operators::desired::wanted::{Content, Wanted, WantedAttachment, WantedPolicy};
+use crate::control::operators::ending::end_sessions;
+use crate::control::operators::pushing;
+use crate::control::placement::placing;
+use crate::control::policies::ceilings::check_language;
+use crate::control::policies::isolated::isolation_of;
+use crate::control::policies::lifecycle::{self, AtHand, Wish, details_of, own_isolation};
+use crate::control::policies::model::{Loaded, Version};
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::state::Control;
+use crate::limits::SKETCHES;
+use crate::settings::Change as SettingChange;
+
+/// A verified module of a document, with its configuration.
+struct Pushed {
+    policy: Policy,
+    wasm: Arc<[u8]>,
+    config: Option<Arc<[u8]>>,
+}
+
+/// What is to be done, by what is stored now.
+struct Sketch {
+    found: Snapshot,
+    differs: Difference,
+    /// Of the owners of the documents' policies and attachments, as they will be.
+    ceilings: BTreeMap<Owner, Ceiling>,
+}
+
+/// Makes objects what documents want, all or none; or, in a dry run, says what would change.
+/// Returns that, and warnings.
+///
+/// # Errors
+/// Something of the documents isn't possible. Nothing has changed then.
+pub(in crate::control) async fn apply(
+    control: &Rc<Control>,
+    actor: Actor,
+    mut wanted: Wanted,
+) -> Result<(Vec<ObjectChange>, Vec<String>), Status> {
+    normalize_settings(control, &mut wanted)?;
+    let mut pushed = BTreeMap::new();
+    let mut at_hand = AtHand::default();
+    for round in 0..SKETCHES {
+        let sketch = sketch(control, &actor, &wanted)?;
+        if round == 0 {
+            // What can't be stored isn't compiled.
+            try_out(control, &wanted, &sketch)?;
+            charge(control, &actor, &sketch.differs)?;
+        }
+        verify(control, &actor, &wanted, &sketch, &mut pushed).await?;
+        let find = finder(&wanted, &sketch, &pushed);
+        for wish in wishes(&sketch) {
+            at_hand.prepare(control, &wish, &find).await?;
+        }
+        let lock = control.changes.begin(&actor).await?;
+        let sketch = self::sketch(control, &actor, &wanted)?;
+        let find = finder(&wanted, &sketch, &pushed);
+        let wishes = wishes(&sketch);
+        let is_ready = sketch
+            .differs
+            .pushes
+            .iter()
+            .all(|(index, _)| pushed.contains_key(index))
+            && wishes.iter().all(|wish| at_hand.has(wish, &find));
+        if is_ready {
+            let ready = Ready {
+                control,
+                actor,
+                wanted: &wanted,
+                pushed: &pushed,
+                sketch: &sketch,
+                wishes: &wishes,
+            };
+            return ready.make(at_hand, find, lock).await;
+        }
+    }
+    let text = "policies change all the time, and the documents find no moment between two changes: apply them again";
+    Err(Status::new(Code::ABORTED, text))
+}
+
+/// Settings' values in the form in which they are stored.
+fn normalize_settings(control: &Control, wanted: &mut Wanted) -> Result<(), Status> {
+    if wanted.settings.is_empty() {
+        return Ok(());
+    }
+    let named = wanted.settings.iter();
+    let named = named.map(|(key, value)| (key.clone(), Some(value.clone())));
+    let changed = control.settings.settings().changed(named.collect());
+    let (_, normalized) = changed.map_err(|refused| invalid(refused.to_string()))?;
+    let values = normalized
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value?)));
+    wanted.settings = values.collect();
+    Ok(())
+}
+
+fn sketch(control: &Control, actor: &Actor, wanted: &Wanted) -> Result<Sketch, Status> {
+    let owners = wanted.owners();
+    let found = control
+        .changes
+        .store()
+        .snapshot(Some(&owners), Some(&wanted.set));
+    let found = found.map_err(|error| store_failed(&error))?;
+    let ceilings = ceilings(wanted, &found, &owners)?;
+    let config = control.config();
+    let normalized = |attachment: &WantedAttachment| {
+        let WantedAttachment {
+            target,
+            policy,
+            options,
+            ..
+        } = attachment;
+        let mut options: Options = options.clone();
+        let ceiling = ceilings.get(&target.owner());
+        if ceiling.is_some_and(|ceiling| ceiling.isolation.is_some()) {
+            options.isolation.get_or_insert(Isolation::Process);
+        }
+        own_isolation(&config, actor, (policy, target), &mut options)?;
+        Ok(options)
+    };
+    let differs = difference(wanted, &found, normalized)?;
+    Ok(Sketch {
+        found,
+        differs,
+        ceilings,
+    })
+}
+
+/// The ceilings that tenants will have.
+fn ceilings(
+    wanted: &Wanted,
+    found: &Snapshot,
+    owners: &BTreeSet<Owner>,
+) -> Result<BTreeMap<Owner, Ceiling>, Status> {
+    let after = |tenant: &str| {
+        let before = found.ceilings.get(tenant).cloned().unwrap_or_default();
+        let its = (tenant.to_owned(), String::new())..(format!("{tenant}\0"), String::new());
+        let named = wanted
+            .ceilings
+            .range(its)
+            .map(|((_, key), value)| (key.clone(), Some(value.clone())));
+        let named: Vec<_> = named.collect();
+        let after: Result<CeilingValues, _> = changed_values(&before, &named);
+        let after = after.map_err(|error| store_failed(&error))?;
+        check_capability_names(&after)?;
+        Ok::<_, Status>(after)
+    };
+    let default = after("")?;
+    let tenants = owners
+        .iter()
+        .filter_map(|owner| Some((owner, owner.tenant()?)));
+    let ceilings =
+        tenants.map(|(owner, tenant)| Ok((owner.clone(), Ceiling::of(&after(tenant)?, &default))));
+    ceilings.collect()
+}
+
+/// The attachments that change.
+fn wishes(sketch: &Sketch) -> Vec<Wish<'_>> {
+    let attachments = sketch.differs.attachments.iter();
+    let wishes = attachments.map(|(after, before)| Wish {
+        after,
+        before: before.as_ref(),
+        ceiling: sketch.ceilings.get(&after.target.owner()),
+    });
+    wishes.collect()
+}
+
+/// Finds a version that isn't stored yet.
+fn finder(
+    wanted: &Wanted,
+    sketch: &Sketch,
+    pushed: &BTreeMap<usize, Pushed>,
+) -> impl Fn(&Owner, &str, u32) -> Option<Version> + use<> {
+    let pushes = sketch.differs.pushes.iter();
+    let versions = pushes.filter_map(|(index, number)| {
+        let WantedPolicy { owner, name, .. } = &wanted.policies[*index];
+        let Pushed { policy, config, .. } = pushed.get(index)?;
+        let configured = policy.configured(config.as_deref());
+        let loaded = configured.map(|policy| Loaded {
+            policy,
+            config: config.clone(),
+        });
+        let version = Version {
+            number: VersionNumber(*number),
+            loaded: loaded.map_err(|error| error.to_string()),
+        };
+        Some(((owner.clone(), name.clone(), *number), version))
+    });
+    let versions: BTreeMap<_, _> = versions.collect();
+    move |owner, name, number| {
+        let key = (owner.clone(), name.to_owned(), number);
+        versions.get(&key).cloned()
+    }
+}
+
+/// Verifies and compiles the modules that are pushed, and tries their configurations.
+async fn verify(
+    control: &Rc<Control>,
+    actor: &Actor,
+    wanted: &Wanted,
+    sketch: &Sketch,
+    pushed: &mut BTreeMap<usize, Pushed>,
+) -> Result<(), Status> {
+    for (index, number) in &sketch.differs.pushes {
+        if pushed.contains_key(index) {
+            continue;
+        }
+        let WantedPolicy {
+            owner,
+            name,
+            module,
+            configuration,
+            proof,
+            ..
+        } = &wanted.policies[*index];
+        let in_place = |status: Status| {
+            let text = format!("policy {name}@{number} of {owner}: {}", status.message);
+            Status::new(status.code, text)
+        };
+        let is_new = matches!(module, Content::Bytes { .. });
+        let wasm = bytes_of(control, sketch, owner, module, "module").map_err(in_place)?;
+        let config = configuration.as_ref();
+        let config = config
+            .map(|config| bytes_of(control, sketch, owner, config, "configuration"))
+            .transpose()
+            .map_err(in_place)?;
+        let ceiling = sketch.ceilings.get(owner);
+        let per_hour = ceiling.map(|ceiling| ceiling.compile_s_per_hour);
+        if is_new {
+            // The origin of a stored one was proved when it was pushed.
+            let checked = control.modules.check_origin(&wasm, proof.as_ref());
+            checked.map_err(in_place)?;
+        }
+        let loaded = control.modules.load(owner, wasm.to_vec(), per_hour).await;
+        let (policy, _) = loaded.map_err(in_place)?;
+        if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling) {
+            check_language(tenant, ceiling, &policy, name)?;
+        }
+        let isolation = ceiling.and_then(|ceiling| ceiling.isolation);
+        let tried = pushing::try_configuration(
+            control,
+            actor,
+            owner,
+            isolation,
+            policy.clone(),
+            config.as_ref().map(|config| config.to_vec()),
+        );
+        tried.await.map_err(in_place)?;
+        let its = Pushed {
+            policy,
+            wasm,
+            config,
+        };
+        pushed.insert(*index, its);
+    }
+    Ok(())
+}
+
+/// A content's bytes: its own, or those of one of the owner's versions.
+fn bytes_of(
+    control: &Control,
+    sketch: &Sketch,
+    owner: &Owner,
+    content: &Content,
+    what: &str,
+) -> Result<Arc<[u8]>, Status> {
+    let digest = match content {
+        Content::Bytes { bytes, .. } => return Ok(Arc::clone(bytes)),
+        Content::Digest(digest) => *digest,
+    };
+    let is_module = what == "module";
+    let mut policies = sketch.found.policies.iter();
+    let holder = policies.find(|info| {
+        info.owner == *owner
+            && match is_module {
+                true => info.digest == digest,
+                false => info.config_digest == Some(digest),
+            }
+    });
+    let Some(holder) = holder else {
+        let digest = hex(&digest);
+        let text = format!(
+            "no stored version of this owner has the {what} sha256:{digest}: name a file with it"
+        );
+        return Err(Status::new(Code::NOT_FOUND, text));
+    };
+    let stored = control.changes.store().policy(owner, &holder.policy);
+    let stored = stored.map_err(|error| store_failed(&error))?;
+    Ok(match is_module {
+        true => stored.wasm.into(),
+        false => stored.config.unwrap_or_default().into(),
+    })
+}
+
+/// The details of an attachment's record.
+fn record_of(control: &Control, attachment: &Attachment) -> Value {
+    let mut details = details_of(attachment);
+    details["isolation"] = json!(isolation_of(&control.config(), attachment));
+    details
+}
+
+/// Makes the transaction, and aborts it: names, limits and ceilings hold.
+fn try_out(control: &Control, wanted: &Wanted, sketch: &Sketch) -> Result<(), Status> {
+    let differs = &sketch.differs;
+    if differs.is_empty() {
+        return Ok(());
+    }
+    let mut contents = BTreeMap::new();
+    for (index, _) in &differs.pushes {
+        let WantedPolicy {
+            owner,
+            name,
+            module,
+            configuration,
+            ..
+        } = &wanted.policies[*index];
+        let bytes = |content, what| {
+            let found = bytes_of(control, sketch, owner, content, what);
+            found.map_err(|status| {
+                let text = format!("policy {name} of {owner}: {}", status.message);
+                Status::new(status.code, text)
+            })
+        };
+        let config = configuration.as_ref();
+        let config = config.map(|config| bytes(config, "configuration"));
+        contents.insert(*index, (bytes(module, "module")?, config.transpose()?));
+    }
+    let content = |index: usize| contents[&index].clone();
+    let changes = differs.changes(wanted, content, |attachment| record_of(control, attachment));
+    let tried = control.changes.store().try_all(&changes);
+    tried.map_err(|error| store_failed(&error))
+}
+
+/// A tenant's documents are as many changes of its hour as they change objects, in a dry run, too:
+/// that is as much work. The request was the first of them.
+fn charge(control: &Control, actor: &Actor, differs: &Difference) -> Result<(), Status> {
+    let Actor::Credential { tenant, .. } = actor else {
+        return Ok(());
+    };
+    let changed = differs.objects.len() - differs.count(Action::Keep);
+    let ceiling = control.changes.store().ceiling(tenant);
+    let ceiling = ceiling.map_err(|error| store_failed(&error))?;
+    let more = changed.saturating_sub(1);
+    let charged = control.paces.charge(tenant, ceiling.changes_per_hour, more);
+    charged.map_err(|status| Status::new(status.code, status.message))
+}
+
+/// Everything that can be prepared is; nothing else changes until it is made.
+struct Ready<'a> {
+    control: &'a Rc<Control>,
+    actor: Actor,
+    wanted: &'a Wanted,
+    pushed: &'a BTreeMap<usize, Pushed>,
+    sketch: &'a Sketch,
+    wishes: &'a [Wish<'a>],
+}
+
+impl Ready<'_> {
+    async fn make(
+        self,
+        at_hand: AtHand,
+        find: impl Fn(&Owner, &str, u32) -> Option<Version>,
+        _lock: OneAtATime<'_>,
+    ) -> Result<(Vec<ObjectChange>, Vec<String>), Status> {
+        let (control, differs) = (self.control, &self.sketch.differs);
+        let mut warnings = self.above_ceilings()?;
+        warnings.extend(at_hand.check(control, &self.actor, self.wishes, &find)?);
+        let answer = (differs.objects.clone(), warnings);
+        if differs.is_empty() {
+            return Ok(answer);
+        }
+        let content = |index: usize| {
+            let Pushed { wasm, config, .. } = &self.pushed[&index];
+            (Arc::clone(wasm), config.clone())
+        };
+        let changes = differs.changes(self.wanted, content, |attachment| {
+            record_of(control, attachment)
+        });
+        let before = control.settings.settings();
+        let values: Vec<SettingChange> = differs.settings.clone();
+        let after = match values.is_empty() {
+            true => None,
+            false => {
+                let changed = before.changed(values);
+                Some(changed.map_err(|refused| invalid(refused.to_string()))?.0)
+            }
+        };
+        if self.wanted.dry_run {
+            return Ok(answer);
+        }
+        let mut ended = differs.detached.clone();
+        for tenant in &differs.ended {
+            let had = control.changes.store().holdings(tenant);
+            ended.extend(had.map_err(|error| store_failed(&error))?.attachments);
+        }
+        if let Some(after) = &after {
+            // Runtimes may refuse this. So it comes first, and is reverted if nothing is made.
+            control.resize(&after.in_force()).await?;
+        }
+        let actor = self.actor.clone();
+        let made = at_hand
+            .carry_out(control, self.wishes, &find, |store| {
+                store.change_all(&actor, &changes)
+            })
+            .await;
+        if let Err(status) = made {
+            if after.is_some()
+                && let Err(status) = control.resize(&before.in_force()).await
+            {
+                tracing::error!(
+                    "the change of the number of runtimes can't be reverted: {}",
+                    status.message
+                );
+            }
+            return Err(status);
+        }
+        self.end(&ended).await?;
+        if let Some(after) = after {
+            control.settings.replace(after);
+            control.tune(&before.in_force()).await?;
+        }
+        Ok(answer)
+    }
+
+    /// What tenants have above their ceilings then.
+    fn above_ceilings(&self) -> Result<Vec<String>, Status> {
+        let (found, differs) = (&self.sketch.found, &self.sketch.differs);
+        let mut sentences = Vec::new();
+        for (tenant, changes) in &differs.ceilings {
+            let of = tenant.as_deref();
+            if of.is_some_and(|tenant| !found.tenants.contains(tenant)) {
+                continue;
+            }
+            let before = found.ceilings.get(of.unwrap_or_default());
+            let before = before.cloned().unwrap_or_default();
+            let after = changed_values(&before, changes).map_err(|error| store_failed(&error))?;
+            sentences.extend(consequences(self.control, of, &after)?);
+        }
+        Ok(sentences)
+    }
+
+    /// Ends what the store has no more: sessions first, so that no call passes without evaluation.
+    async fn end(&self, attachments: &[Attachment]) -> Result<(), Status> {
+        let (control, differs) = (self.control, &self.sketch.differs);
+        let revoked = differs.revoked.iter().map(|(tenant, _)| tenant);
+        let tenants: BTreeSet<_> = revoked.chain(&differs.ended).collect();
+        let sessions = &control.apps.sessions;
+        for tenant in tenants {
+            let store = control.changes.store();
+            end_sessions(sessions, store, &control.runtimes, Some(tenant));
+        }
+        sessions.token_ends();
+        if !attachments.is_empty() {
+            lifecycle::end_attachments(&control.policies, &control.runtimes, attachments).await?;
+        }
+        for tenant in &differs.ended {
+            control.policies.forget_misfits(tenant);
+            if control.homes.forget(tenant) {
+                placing::tell(&control.homes, &control.runtimes).await?;
+            }
+        }
+        Ok(())
+    }
+}
