@@ -969,6 +969,11 @@ fn an_apply_has_so_many_objects_and_bytes() {
     let refused = client.apply(long).unwrap_err();
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
     assert!(refused.message.contains("67108864 bytes"), "{refused}");
+    // One object of a request is longer than a request may be.
+    let mut one = ceilings(1);
+    one.ceilings[0].value = "9".repeat(tollgate_admin::APPLY_MESSAGE_BYTES);
+    let refused = client.apply(order(one)).unwrap_err();
+    assert_eq!(refused.code, Code::OUT_OF_RANGE, "{refused}");
     // Values that no program would send.
     let tenant = || {
         vec![TenantState {

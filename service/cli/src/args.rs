@@ -164,8 +164,8 @@ pub(crate) enum Command {
     Credential(CredentialCommand),
     /// Show and change what a tenant may have at most
     Ceiling(CeilingCommand),
-    /// Make tenants, credentials, policies, attachments and settings what documents describe: all in
-    /// one transaction, or nothing
+    /// Make tenants, credentials, policies, attachments and settings what documents describe: all
+    /// in one transaction, or nothing
     #[command(
         after_help = "Objects that no document names stay as they are, unless --prune deletes what was applied before.\n\n\
          Examples: tollgate apply -f state/ --dry-run\n          \

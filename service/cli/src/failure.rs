@@ -33,6 +33,14 @@ const UNWRITTEN: u8 = 74;
 /// The reader of standard output closed it.
 const CLOSED: u8 = 141;
 
+/// A dry run would change something. No status code has this number.
+const WOULD_CHANGE: u8 = 20;
+
+/// The exit status of a dry run that would change something.
+pub(crate) fn would_change() -> ExitCode {
+    ExitCode::from(WOULD_CHANGE)
+}
+
 /// A failed command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {

@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         let applied = desired::apply(&cli.socket, args);
         let printed = applied.and_then(|(text, differs)| output::print(&text).map(|()| differs));
         return match printed {
-            Ok(true) => ExitCode::from(desired::WOULD_CHANGE),
+            Ok(true) => failure::would_change(),
             Ok(false) => ExitCode::SUCCESS,
             Err(failure) => failure.exit(),
         };

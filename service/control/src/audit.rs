@@ -19,10 +19,10 @@
 //! A transaction of several changes has a record of each: its anchor is all their lines.
 //!
 //! So a record describes a change that was made, no change is made without a record, and at most
-//! the newest transaction's records are only in the anchor. The next change appends it first, or fails. A start
-//! after such a crash completes the file and records that (`healed`), whichever bytes of the line a
-//! power cut has left, with zeros for the others. Any other end of the file was changed by another
-//! program, and the next record says so (`broken`).
+//! the newest transaction's records are only in the anchor. The next change appends it first, or
+//! fails. A start after such a crash completes the file and records that (`healed`), whichever
+//! bytes of the line a power cut has left, with zeros for the others. Any other end of the file was
+//! changed by another program, and the next record says so (`broken`).
 //!
 //! Limits: a program that can write both the file and the store can forge the history. Keep the
 //! output of `tollgate audit head` elsewhere from time to time, and let `verify` compare it. A cut

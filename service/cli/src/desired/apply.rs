@@ -16,9 +16,6 @@ use crate::output::{self, plain};
 use crate::render::lines;
 use crate::stderr::warn;
 
-/// The exit status of a dry run that would change something. No status code has this number.
-pub(crate) const WOULD_CHANGE: u8 = 20;
-
 /// How long the daemon may take: it compiles every new module.
 const PATIENCE: Duration = Duration::from_secs(600);
 

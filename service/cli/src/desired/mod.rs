@@ -13,6 +13,6 @@ mod model;
 mod order;
 mod read;
 
-pub(crate) use apply::{WOULD_CHANGE, apply};
+pub(crate) use apply::apply;
 pub(crate) use args::{Apply, Export};
 pub(crate) use export::export;

@@ -109,3 +109,41 @@ fn in_file(path: &Path) -> Result<Vec<Document>, Failure> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn files_and_their_number_have_limits() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |k: usize| directory.path().join(format!("{k}.toml"));
+        for k in 0..MAX_DOCUMENT_FILES {
+            std::fs::write(file(k), "").unwrap();
+        }
+        let paths = [directory.path().to_owned()];
+        assert_eq!(read(&paths).unwrap().len(), MAX_DOCUMENT_FILES);
+        std::fs::write(file(MAX_DOCUMENT_FILES), "").unwrap();
+        let refused = read(&paths).unwrap_err();
+        assert_eq!(refused.code(), Code::RESOURCE_EXHAUSTED, "{refused}");
+        let long = std::fs::File::create(file(0)).unwrap();
+        long.set_len(MAX_DOCUMENT_BYTES + 1).unwrap();
+        let refused = read(&[file(0)]).unwrap_err();
+        assert_eq!(refused.code(), Code::RESOURCE_EXHAUSTED, "{refused}");
+    }
+
+    #[test]
+    fn aliases_do_not_multiply() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut text = "settings:\n  a0: &a0 [x, x]\n".to_owned();
+        for k in 1..40 {
+            let last = k - 1;
+            text += &format!("  a{k}: &a{k} [*a{last}, *a{last}]\n");
+        }
+        let file = directory.path().join("bomb.yaml");
+        std::fs::write(&file, text).unwrap();
+        let refused = read(&[file]).unwrap_err();
+        assert_eq!(refused.code(), Code::INVALID_ARGUMENT, "{refused}");
+    }
+}
