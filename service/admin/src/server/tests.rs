@@ -201,6 +201,11 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
                 operators: PUSHES,
                 of_user: PUSHES,
             }),
+            applies: Places::new(Most {
+                all: APPLIES,
+                operators: APPLIES,
+                of_user: APPLIES,
+            }),
         }
     };
     // No place: refused at once.
@@ -220,6 +225,11 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
         >::default());
         let body = tonic::body::Body::empty();
         let pieces = Streaming::new_request(decoder, body, None, None);
+        let apply = apply_order_of(tonic::body::Body::empty());
+        let applied = service.apply(caller.clone(), apply).await.unwrap_err();
+        assert_eq!(applied.code, Code::RESOURCE_EXHAUSTED);
+        let most = format!("{APPLIES} applies, or {APPLIES_PER_USER} of user 1, are in progress");
+        assert!(applied.message.starts_with(&most), "{applied}");
         service.push(caller, pieces, steps).await.unwrap_err()
     });
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
@@ -239,6 +249,13 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
     }
     assert!(began.elapsed() < PATIENCE);
     drop(half);
+}
+
+/// The requests of an apply.
+fn apply_order_of(body: tonic::body::Body) -> Streaming<ApplyStateRequest> {
+    let mut codec = tonic_prost::ProstCodec::<ApplyStateRequest, ApplyStateRequest>::default();
+    let decoder = tonic::codec::Codec::decoder(&mut codec);
+    Streaming::new_request(decoder, body, None, None)
 }
 
 fn nobody(_: u32) -> bool {
