@@ -1593,7 +1593,7 @@ fn a_store_that_is_handed_over_has_one_owner_at_a_time() {
 // ---- several changes at once ----
 
 /// Everything that is stored.
-fn everything(store: &Store) -> (Snapshot, audit::Head) {
+fn all_of(store: &Store) -> (Snapshot, audit::Head) {
     (store.snapshot(None, None).unwrap(), store.audit_head())
 }
 
@@ -1631,18 +1631,18 @@ fn several_changes_are_made_together_or_not_at_all() {
         removed: Vec::new(),
     };
     let good = [tenant("new"), credential(1), push(3), push(5), applied];
-    let before = everything(&store);
+    let before = all_of(&store);
     let removed = Change::RemoveTenant {
         tenant: "nobody".to_owned(),
     };
     for wrong in [removed, push(5), push(4), tenant("new"), tenant("A")] {
         let changes = [&good[..], &[wrong]].concat();
         store.change_all(&ADMIN, &changes).unwrap_err();
-        assert_eq!(everything(&store), before);
+        assert_eq!(all_of(&store), before);
         store.check_invariants();
     }
     store.try_all(&good).unwrap();
-    assert_eq!(everything(&store), before, "a try changes nothing");
+    assert_eq!(all_of(&store), before, "a try changes nothing");
     store.change_all(&ADMIN, &good).unwrap();
     store.check_invariants();
     let found = store.snapshot(None, Some(&set)).unwrap();
