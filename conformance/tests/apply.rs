@@ -553,6 +553,11 @@ fn a_prune_deletes_what_the_set_had_and_nothing_else() {
     content["settings"] = json!({"spin_us": 7});
     let file = document(&bed, "state.yaml", &content);
     applied(&daemon, &file, &[]);
+    // The tenant's own set of that name is another one.
+    let own = document(&bed, "own.yaml", &json!({}));
+    let its = daemon.token_file(&token('a')).display().to_string();
+    let out = applied(&daemon, &own, &["--prune", "--token-file", &its]);
+    assert_eq!(out, "0 created, 0 changed, 0 deleted, 0 unchanged\n");
     // Beside the documents.
     daemon.push("--tenant acme", "null", "own", None);
     daemon.ok("policy attach own@1 --tenant acme --service a.B --side client");

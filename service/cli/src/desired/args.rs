@@ -39,7 +39,7 @@ pub(crate) struct Apply {
     #[arg(long)]
     pub(crate) json: bool,
     /// Print the JSON schema of the documents, for editors, and apply nothing
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with = "files")]
     pub(crate) schema: bool,
 }
 
