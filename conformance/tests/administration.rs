@@ -113,18 +113,24 @@ fn every_request_of_every_principal_is_allowed_or_refused_as_the_table_says() {
     daemon.tenant("evil");
     let viewer = credential(&daemon, "acme", "viewer", "viewer");
     let application = credential(&daemon, "acme", "application", "application");
+    let deploy = daemon.ok("credential add deploy --operator");
+    let operator = Principal::Operator { who: String::new() };
     let principals = [
         (principal("acme", Role::Owner), Some(&*owner)),
         (principal("acme", Role::Viewer), Some(&*viewer)),
         (principal("acme", Role::Application), Some(&*application)),
-        (Principal::Operator { uid: 0, pid: 0 }, None),
+        (operator.clone(), None),
+        (operator, Some(deploy.trim())),
     ];
     let mut refused = 0;
     for (principal, token) in &principals {
         let client = client(&daemon, *token);
         for row in ALL {
             // An operator's requests would change something: nobody has this name.
-            let tenant = if token.is_some() { "acme" } else { "no name" };
+            let tenant = match principal {
+                Principal::Tenant { .. } => "acme",
+                Principal::Operator { .. } => "no name",
+            };
             let own = about(row, tenant, false).unwrap_or_default();
             let answer = client.ask_bytes(&row.path(), own);
             let code = answer

@@ -76,17 +76,18 @@ pub(crate) struct DaemonUpgrade {
 
 /// `tollgate status`
 pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
-    let token = args.acting.token()?;
-    let is_tenants = token.is_some() || args.tenant.is_some();
-    let first = match is_tenants {
-        // Daemons that don't serve the API yet have a state, too.
-        false => report(socket, RequestBody::Status(Empty {}))?,
-        true => {
-            let tenant = args.tenant.clone().unwrap_or_default();
-            let api = Api::connect_as(socket, token.as_ref())?;
-            json_of(api.ask(GetStatusRequest { tenant })?.report)
+    let (token, remote) = (args.acting.token()?, &args.acting.remote);
+    let look = || {
+        if token.is_none() && args.tenant.is_none() && remote.endpoint().is_none() {
+            // Daemons that don't serve the API yet have a state, too.
+            return report(socket, RequestBody::Status(Empty {}));
         }
+        let tenant = args.tenant.clone().unwrap_or_default();
+        let api = Api::connect_as(socket, remote, token.as_ref())?;
+        Ok(json_of(api.ask(GetStatusRequest { tenant })?.report))
     };
+    let first = look()?;
+    let is_tenants = first.get("tenant").is_some();
     if args.json {
         return Ok(output::json(&first));
     }
@@ -95,8 +96,7 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
     }
     if !args.verbose {
         std::thread::sleep(CALLS_LOOK);
-        let later = report(socket, RequestBody::Status(Empty {}))?;
-        return Ok(screen::of_status(&first, &later));
+        return Ok(screen::of_status(&first, &look()?));
     }
     let mut text = String::new();
     outline(&mut text, 0, &first);

@@ -13,6 +13,7 @@ use tollgate::dev::{HOST_SOCKET, SOCKET, default_socket};
 use tollgate::token::{TOKEN, TOKEN_FILE};
 
 use crate::admin::{Console, DaemonUpgrade, Prefetch, Status};
+use crate::api::{Acting, Remote};
 use crate::audit::Audit;
 use crate::calls::{Explain, Tap, Trace};
 use crate::ceiling::CeilingCommand;
@@ -97,42 +98,75 @@ impl Cli {
             | Command::Man { .. } => true,
             _ => false,
         };
+        let is_remote = self
+            .acting()
+            .is_some_and(|acting| acting.remote.endpoint().is_some());
+        let is_typed = self.is_socket_typed || is_remote;
         // The token of the context in use is for its daemon, not for the one that is named.
-        if needs_none || (self.is_socket_typed && self.context.is_none()) {
+        if needs_none || (is_typed && self.context.is_none()) {
             return Ok(());
         }
         let Some(context) = context::find(self.context.as_deref())? else {
             return Ok(());
         };
-        if let (false, Some(socket)) = (self.is_socket_typed, context.socket) {
+        if let (false, Some(endpoint)) = (is_typed, &context.endpoint) {
+            let Some(acting) = self.acting() else {
+                let sentence = format!(
+                    "the context is about the daemon at {endpoint}, and this command works on a daemon's host only"
+                );
+                let hint = "the command on that host; or --socket PATH, for a daemon here";
+                return Err(Failure::input(sentence).hint(hint));
+            };
+            acting.remote = Remote {
+                endpoint: Some(endpoint.clone()),
+                ca: context.ca.clone(),
+                certificate: context.certificate.clone(),
+                key: context.key.clone(),
+            };
+        }
+        if let (false, Some(socket)) = (is_typed, context.socket) {
             self.socket = socket;
         }
-        let token_file = match &mut self.command {
-            Command::Policy(args) => &mut args.acting.token_file,
-            Command::Credential(args) => &mut args.acting.token_file,
-            Command::Usage(args) => &mut args.acting.token_file,
-            Command::Status(args) => &mut args.acting.token_file,
-            Command::Top(args) => &mut args.acting.token_file,
-            Command::Explain(args) => &mut args.acting.token_file,
-            Command::Tap(args) => &mut args.acting.token_file,
-            Command::Trace(args) => &mut args.acting.token_file,
-            Command::Ceiling(args) => &mut args.acting.token_file,
-            Command::Audit(Audit::Show(args)) => &mut args.acting.token_file,
-            Command::Call(args) if args.schema.token.token.is_none() => {
-                &mut args.schema.token.token_file
-            }
-            Command::Serve(args) if args.schema.token.token.is_none() => {
-                &mut args.schema.token.token_file
-            }
-            _ => return Ok(()),
-        };
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         // A context that is named counts more than a token that the shell happens to have.
         let is_free = self.context.is_some() || !is_set(TOKEN) && !is_set(TOKEN_FILE);
-        if token_file.is_none() && is_free {
+        if let Some(token_file) = self.token_file()
+            && token_file.is_none()
+            && is_free
+        {
             *token_file = context.token_file;
         }
         Ok(())
+    }
+
+    /// Whom the command acts as, if it uses the API.
+    fn acting(&mut self) -> Option<&mut Acting> {
+        Some(match &mut self.command {
+            Command::Policy(args) => &mut args.acting,
+            Command::Credential(args) => &mut args.acting,
+            Command::Usage(args) => &mut args.acting,
+            Command::Status(args) => &mut args.acting,
+            Command::Top(args) => &mut args.acting,
+            Command::Explain(args) => &mut args.acting,
+            Command::Tap(args) => &mut args.acting,
+            Command::Trace(args) => &mut args.acting,
+            Command::Ceiling(args) => &mut args.acting,
+            Command::Audit(Audit::Show(args)) => &mut args.acting,
+            _ => return None,
+        })
+    }
+
+    /// Where the command's token is, if it takes one and hasn't got it itself.
+    fn token_file(&mut self) -> Option<&mut Option<PathBuf>> {
+        if !matches!(self.command, Command::Call(_) | Command::Serve(_)) {
+            return self.acting().map(|acting| &mut acting.token_file);
+        }
+        let token = match &mut self.command {
+            Command::Call(args) => &mut args.schema.token,
+            Command::Serve(args) => &mut args.schema.token,
+            _ => return None,
+        };
+        token.token.is_none().then_some(&mut token.token_file)
     }
 
     /// The socket, unless it is the default.

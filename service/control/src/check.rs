@@ -49,7 +49,7 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Credentials belong to tenants, and tokens to credentials. Formats 1 and 2 have neither table.
+/// Credentials belong to tenants or to operators, and tokens to credentials. Formats 1 and 2 have neither table.
 fn check_credentials(read: &ReadTransaction) -> Result<(), StoreError> {
     let (Some(tenants), Some(credentials), Some(tokens)) = (
         table(read, TENANTS)?,
@@ -62,7 +62,7 @@ fn check_credentials(read: &ReadTransaction) -> Result<(), StoreError> {
     for row in credentials.iter()? {
         let (key, row) = row?;
         let ((tenant, name), (digest, _, end, former)) = (key.value(), row.value());
-        if tenants.get(tenant)?.is_none() {
+        if !tenant.is_empty() && tenants.get(tenant)?.is_none() {
             let what = format!("a credential belongs to tenant {tenant:?}, which doesn't exist");
             return Err(contradiction(what));
         }

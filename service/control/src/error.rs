@@ -46,10 +46,14 @@ pub enum StoreError {
     TenantExists { tenant: String },
     #[error("there is no tenant {tenant:?}")]
     NoTenant { tenant: String },
-    #[error("tenant {tenant:?} has a credential {credential:?} already")]
-    CredentialExists { tenant: String, credential: String },
-    #[error("tenant {tenant:?} has no credential {credential:?}")]
-    NoCredential { tenant: String, credential: String },
+    #[error("{owner} has a credential {credential:?} already")]
+    CredentialExists { owner: Owner, credential: String },
+    #[error("{owner} has no credential {credential:?}")]
+    NoCredential { owner: Owner, credential: String },
+    #[error(
+        "a credential of {owner} can't have the role {role}: operators' credentials have the role operator, tenants' ones another"
+    )]
+    RoleOf { owner: Owner, role: &'static str },
     #[error("the lifetime of {seconds} s is out of range: 60 s to {} days are allowed", limits::MAX_LIFETIME.as_secs() / 86_400)]
     Lifetime { seconds: u64 },
     #[error("{owner} has no policy {policy}")]
@@ -152,6 +156,7 @@ impl StoreError {
             | E::NoCeilingKey { .. }
             | E::CeilingValue { .. }
             | E::Lifetime { .. }
+            | E::RoleOf { .. }
             | E::TooMany { .. } => Cause::Invalid,
             E::Step { .. } | E::Needed { .. } => Cause::State,
             E::TenantExists { .. } | E::CredentialExists { .. } => Cause::Exists,

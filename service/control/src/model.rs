@@ -379,17 +379,20 @@ pub enum Role {
     Viewer,
     /// Open sessions.
     Application,
+    /// Administer the daemon.
+    Operator,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Role; 3] = [Role::Owner, Role::Viewer, Role::Application];
+    pub const ALL: [Role; 4] = [Role::Owner, Role::Viewer, Role::Application, Role::Operator];
 
     pub(crate) fn code(self) -> u8 {
         match self {
             Role::Owner => 0,
             Role::Viewer => 1,
             Role::Application => 2,
+            Role::Operator => 3,
         }
     }
 
@@ -398,16 +401,18 @@ impl Role {
         match code {
             0 => Role::Owner,
             2 => Role::Application,
+            3 => Role::Operator,
             _ => Role::Viewer,
         }
     }
 
-    /// `owner`, `viewer` or `application`.
+    /// `owner`, `viewer`, `application` or `operator`.
     pub fn name(self) -> &'static str {
         match self {
             Role::Owner => "owner",
             Role::Viewer => "viewer",
             Role::Application => "application",
+            Role::Operator => "operator",
         }
     }
 
@@ -415,15 +420,15 @@ impl Role {
     pub fn opens_sessions(self) -> bool {
         match self {
             Role::Owner | Role::Application => true,
-            Role::Viewer => false,
+            Role::Viewer | Role::Operator => false,
         }
     }
 }
 
-/// A tenant's credential, without its token.
+/// A credential, without its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    /// Its name, unique within the tenant.
+    /// Its name, unique within its owner's.
     pub name: String,
     /// What its bearer may do.
     pub role: Role,
@@ -436,8 +441,8 @@ pub struct Credential {
 /// Whose token it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The tenant.
-    pub tenant: String,
+    /// The tenant; operators' credentials are the provider's.
+    pub owner: Owner,
     /// Its credential.
     pub credential: String,
     /// The credential's role.

@@ -16,7 +16,8 @@
 //!   audit        "last"                                             -> the audit log's newest line
 //! ```
 //!
-//! An owner is a tenant's name, or nothing for the provider. An end of [`NEVER`] is none. A
+//! An owner is a tenant's name, or nothing for the provider; operators' credentials have nothing as
+//! their tenant. An end of [`NEVER`] is none. A
 //! credential's current token ends with it; a token that was replaced ends after its grace.
 //!
 //! A file of an older format is carried over when it is opened, as a whole. Format 2 had one token
@@ -26,7 +27,7 @@
 //! owners either, and `attachments` (tenant, service, method, side, policy) -> (place, version)
 //! instead of `slots`.
 //!
-//! Invariants: every credential's and ceiling's tenant exists; `digests` has the credentials'
+//! Invariants: every tenant of a credential or ceiling exists; `digests` has the credentials'
 //! tokens, each with its credential's end, their tokens before that have a grace, and no others;
 //! every policy's module is in `modules` with the number of its users, and no other; `sizes` has
 //! the bytes of each of them; every version that a slot names is in `policies`. [`crate::check`]

@@ -21,10 +21,6 @@ use crate::{
 
 const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
 
-fn owner(tenant: &str) -> Owner {
-    Owner::Tenant(tenant.to_owned())
-}
-
 /// Attaches a policy, or changes its attachment.
 fn put(store: &Store, attachment: &Attachment) -> Result<(), StoreError> {
     store.put(
@@ -96,8 +92,9 @@ pub(crate) fn contents_of(store: &Store) -> Contents {
     });
     let tenants = store.tenants().unwrap();
     let credentials = tenants.iter().map(|tenant| {
-        let its = store.credentials(tenant).unwrap().into_iter();
-        let its = its.map(|its| (its.clone(), store.tokens_of(tenant, &its.name).unwrap()));
+        let owner = owner(tenant);
+        let its = store.credentials(&owner).unwrap().into_iter();
+        let its = its.map(|its| (its.clone(), store.tokens_of(&owner, &its.name).unwrap()));
         its.collect()
     });
     Contents {
@@ -111,12 +108,16 @@ pub(crate) fn contents_of(store: &Store) -> Contents {
 /// The tenant of a token.
 pub(crate) fn tenant_of(store: &Store, token: &str) -> Option<String> {
     let identity = store.authenticate(token).unwrap();
-    identity.map(|identity| identity.tenant)
+    identity.and_then(|identity| identity.owner.tenant().map(str::to_owned))
+}
+
+fn owner(tenant: &str) -> Owner {
+    Owner::Tenant(tenant.to_owned())
 }
 
 fn identity(tenant: &str, credential: &str, role: Role) -> Identity {
     Identity {
-        tenant: tenant.to_owned(),
+        owner: owner(tenant),
         credential: credential.to_owned(),
         role,
     }
@@ -158,7 +159,8 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
     let first = store.add_tenant(ADMIN, "acme").unwrap();
     let other = store.add_tenant(ADMIN, "evil").unwrap();
     let who = |store: &Store, token: &Token| tenant_of(store, token.reveal());
-    let rotate = |tenant, grace| store.rotate_credential(ADMIN, tenant, FIRST_CREDENTIAL, grace);
+    let rotate =
+        |tenant, grace| store.rotate_credential(ADMIN, &owner(tenant), FIRST_CREDENTIAL, grace);
     let second = rotate("acme", Duration::ZERO).unwrap();
     assert_eq!(who(&store, &first), None);
     assert_eq!(who(&store, &second).as_deref(), Some("acme"));
@@ -206,14 +208,71 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
 }
 
 #[test]
+fn operators_have_credentials_which_no_tenant_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
+    let add = |owner: &Owner, name, role| store.add_credential(ADMIN, owner, name, role, None);
+    let token = add(&Owner::Provider, "deploy", Role::Operator).unwrap();
+    let expected = Identity {
+        owner: Owner::Provider,
+        credential: "deploy".to_owned(),
+        role: Role::Operator,
+    };
+    for store in [&store, &copy_of(&store)] {
+        store.check_invariants();
+        let found = store.authenticate(token.reveal()).unwrap();
+        assert_eq!(found.as_ref(), Some(&expected));
+    }
+    for role in [Role::Owner, Role::Viewer, Role::Application] {
+        let refused = add(&Owner::Provider, "other", role).unwrap_err();
+        assert_eq!(refused.cause(), Cause::Invalid, "{refused}");
+    }
+    refused(
+        add(&owner("acme"), "other", Role::Operator),
+        Cause::Invalid,
+        "a credential of tenant \"acme\" can't have the role operator: operators' credentials have the role operator, tenants' ones another",
+    );
+    refused(
+        add(&Owner::Provider, "deploy", Role::Operator),
+        Cause::Exists,
+        "the provider has a credential \"deploy\" already",
+    );
+    let (bearer, digest) = store
+        .bearer_of(&Owner::Provider, "deploy")
+        .unwrap()
+        .unwrap();
+    assert_eq!((bearer, digest), (expected, token.digest()));
+    // A tenant's end, or its credential of the same name, is none of theirs.
+    add(&owner("acme"), "deploy", Role::Viewer).unwrap();
+    store.remove_tenant(ADMIN, "acme").unwrap();
+    assert_eq!(store.credentials(&Owner::Provider).unwrap().len(), 1);
+    store.end_token(&token.digest());
+    assert_eq!(
+        store.bearer_of(&Owner::Provider, "deploy").unwrap(),
+        None,
+        "it has expired"
+    );
+    store
+        .revoke_credential(ADMIN, &Owner::Provider, "deploy")
+        .unwrap();
+    refused(
+        store.bearer_of(&Owner::Provider, "deploy"),
+        Cause::Missing,
+        "the provider has no credential \"deploy\"",
+    );
+    store.check_invariants();
+}
+
+#[test]
 fn credentials_are_independent_of_each_other() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
-    let owner = store.add_tenant(ADMIN, "acme").unwrap();
+    let first = store.add_tenant(ADMIN, "acme").unwrap();
     store.add_tenant(ADMIN, "acme-2").unwrap();
     let add = |tenant: &str, name: &str, role, lifetime: Option<u64>| {
         let lifetime = lifetime.map(Duration::from_secs);
-        store.add_credential(ADMIN, tenant, name, role, lifetime)
+        store.add_credential(ADMIN, &owner(tenant), name, role, lifetime)
     };
     let looks = add("acme", "looks", Role::Viewer, Some(3_600)).unwrap();
     let app = add("acme", "booking", Role::Application, None).unwrap();
@@ -221,10 +280,10 @@ fn credentials_are_independent_of_each_other() {
     let check = |store: &Store| {
         store.check_invariants();
         let of = |name, role| Some(identity("acme", name, role));
-        assert_eq!(who(store, &owner), of(FIRST_CREDENTIAL, Role::Owner));
+        assert_eq!(who(store, &first), of(FIRST_CREDENTIAL, Role::Owner));
         assert_eq!(who(store, &looks), of("looks", Role::Viewer));
         assert_eq!(who(store, &app), of("booking", Role::Application));
-        let listed = store.credentials("acme").unwrap();
+        let listed = store.credentials(&owner("acme")).unwrap();
         let names: Vec<_> = listed.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["booking", "default", "looks"]);
         assert_eq!(listed[0].expires, None);
@@ -262,30 +321,33 @@ fn credentials_are_independent_of_each_other() {
         "the lifetime of 59 s is out of range: 60 s to 3650 days are allowed",
     );
     refused(
-        store.revoke_credential(ADMIN, "acme", "brief"),
+        store.revoke_credential(ADMIN, &owner("acme"), "brief"),
         Cause::Missing,
         "tenant \"acme\" has no credential \"brief\"",
     );
     check(&store);
-    let rotated = store.rotate_credential(ADMIN, "acme", "looks", Duration::from_secs(7_200));
+    let rotated =
+        store.rotate_credential(ADMIN, &owner("acme"), "looks", Duration::from_secs(7_200));
     let rotated = rotated.unwrap();
     // A grace doesn't outlive the credential.
-    let listed = store.credentials("acme").unwrap();
+    let listed = store.credentials(&owner("acme")).unwrap();
     assert_eq!(listed[2].former_until, listed[2].expires);
     assert!(who(&store, &looks).is_some() && who(&store, &rotated).is_some());
-    store.revoke_credential(ADMIN, "acme", "looks").unwrap();
+    store
+        .revoke_credential(ADMIN, &owner("acme"), "looks")
+        .unwrap();
     assert_eq!([who(&store, &looks), who(&store, &rotated)], [None, None]);
-    assert!(who(&store, &owner).is_some() && who(&store, &app).is_some());
+    assert!(who(&store, &first).is_some() && who(&store, &app).is_some());
     drop(store);
     let store = Store::open(directory.path()).unwrap();
     store.check_invariants();
-    assert_eq!(store.credentials("acme").unwrap().len(), 2);
+    assert_eq!(store.credentials(&owner("acme")).unwrap().len(), 2);
     let log = store.audit_last(1).unwrap();
     let record = r#""event":"credential-revoke","details":{"credential":"looks","tenant":"acme"}"#;
     assert!(log[0].contains(record), "{log:?}");
     // Neither adding nor removing the neighbour touches a tenant's credentials.
     store.remove_tenant(ADMIN, "acme").unwrap();
-    assert_eq!(store.credentials("acme-2").unwrap().len(), 2);
+    assert_eq!(store.credentials(&owner("acme-2")).unwrap().len(), 2);
     assert!(who(&store, &app).is_none());
 }
 
@@ -294,7 +356,7 @@ fn a_credential_ends_by_itself() {
     let store = Store::in_memory().unwrap();
     store.add_tenant(ADMIN, "acme").unwrap();
     let minute = Some(limits::MIN_LIFETIME);
-    let token = store.add_credential(ADMIN, "acme", "brief", Role::Owner, minute);
+    let token = store.add_credential(ADMIN, &owner("acme"), "brief", Role::Owner, minute);
     let digest = TokenDigest::of(token.unwrap().reveal());
     assert!(store.identity_of(&digest).unwrap().is_some());
     let left = store.next_token_ends().unwrap().unwrap();
@@ -304,7 +366,7 @@ fn a_credential_ends_by_itself() {
     assert!(store.identity_of(&digest).unwrap().is_none());
     assert_eq!(store.next_token_ends().unwrap(), None);
     assert_eq!(
-        store.credentials("acme").unwrap().len(),
+        store.credentials(&owner("acme")).unwrap().len(),
         2,
         "it is still shown"
     );
@@ -316,7 +378,7 @@ fn a_tenant_has_so_many_credentials() {
     store.add_tenant(ADMIN, "acme").unwrap();
     let add = |k: usize| {
         let name = format!("c{k}");
-        store.add_credential(ADMIN, "acme", &name, Role::Viewer, None)
+        store.add_credential(ADMIN, &owner("acme"), &name, Role::Viewer, None)
     };
     for k in 1..limits::MAX_CREDENTIALS {
         add(k).unwrap();
@@ -324,7 +386,7 @@ fn a_tenant_has_so_many_credentials() {
     refused(
         add(limits::MAX_CREDENTIALS),
         Cause::Limit,
-        "there are 64 credentials of this tenant already, which is the limit",
+        "there are 64 credentials of this owner already, which is the limit",
     );
 }
 
@@ -341,7 +403,12 @@ fn a_removed_tenant_leaves_nothing_and_takes_nothing_of_others() {
     let push = store.push_policy(ADMIN, &owner("acme"), "own", b"its alone", None);
     push.unwrap();
     let before = store
-        .rotate_credential(ADMIN, "acme", FIRST_CREDENTIAL, Duration::from_secs(3_600))
+        .rotate_credential(
+            ADMIN,
+            &owner("acme"),
+            FIRST_CREDENTIAL,
+            Duration::from_secs(3_600),
+        )
         .unwrap();
     let mut theirs = at("s", "", Side::Client, "acl@1");
     theirs.target.tenant = "acme-2".to_owned();
@@ -1447,10 +1514,10 @@ fn tokens_of_format_2_open_sessions_and_administer_nothing() {
             "{token}"
         );
     }
-    let credentials = store.credentials("acme").unwrap();
+    let credentials = store.credentials(&owner("acme")).unwrap();
     assert_eq!(credentials.len(), 1);
     assert!(credentials[0].former_until.is_some() && credentials[0].expires.is_none());
-    let rotated = store.rotate_credential(ADMIN, "acme", FIRST_CREDENTIAL, Duration::ZERO);
+    let rotated = store.rotate_credential(ADMIN, &owner("acme"), FIRST_CREDENTIAL, Duration::ZERO);
     assert!(tenant_of(&store, rotated.unwrap().reveal()).is_some());
     assert_eq!(tenant_of(&store, "tg_current"), None);
     assert_eq!(tenant_of(&store, "tg_former"), None);

@@ -3,6 +3,7 @@
 //!
 //! The fields are here and in `config/`; reading and checking them is in `loading.rs`.
 
+mod admin;
 pub mod definitions;
 mod error;
 mod loading;
@@ -20,6 +21,7 @@ use serde::Deserialize;
 pub use tollgate_datapath::tuning::{Scheduling, Waiting};
 use tollgate_transport::limits;
 
+pub use self::admin::{AdminCertificate, AdminConfig};
 pub use self::error::ConfigError;
 pub(crate) use self::error::{code_of_file, is_no_path};
 pub use self::policies::{CompileConfig, Policies};
@@ -78,6 +80,8 @@ pub struct Config {
     pub compile: CompileConfig,
     /// Telemetry of calls, and its receivers.
     pub telemetry: TelemetryConfig,
+    /// The administrative API on the network.
+    pub admin: AdminConfig,
     /// The web console.
     pub console: ConsoleConfig,
     /// The file for the token of the tenant `dev`, in a daemon for development.
@@ -253,6 +257,7 @@ impl Default for Config {
             policies: Policies::default(),
             compile: CompileConfig::default(),
             telemetry: TelemetryConfig::default(),
+            admin: AdminConfig::default(),
             console: ConsoleConfig::default(),
             dev_token: None,
             sources: BTreeMap::new(),

@@ -26,7 +26,13 @@ pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
 /// ([`SHARE_OF_POLICY_PROCESSES`]) are reserved separately.
 pub const KEPT_DESCRIPTORS: usize = 56 + API_DESCRIPTORS;
 /// Of those, the ones of the administrative API: its connections, and its thread's own.
-pub const API_DESCRIPTORS: usize = tollgate_admin::CONNECTIONS + tollgate_admin::OWN_DESCRIPTORS;
+pub const API_DESCRIPTORS: usize = tollgate_admin::CONNECTIONS
+    + tollgate_admin::REMOTE_CONNECTIONS
+    + tollgate_admin::OWN_DESCRIPTORS;
+/// Clients' certificates that stand for credentials, in the configuration.
+pub const MAX_ADMIN_CERTIFICATES: usize = 256;
+/// Bytes of a file with certificates or a key for the administrative API. 1 MiB.
+pub const MAX_CERTIFICATES_BYTES: u64 = 1 << 20;
 
 /// Policy processes at once. A tenant with isolated policies has one. A low descriptor limit lowers
 /// this number ([`SHARE_OF_POLICY_PROCESSES`]). The tenants whose isolated policies are stored keep
@@ -47,13 +53,13 @@ pub const LEAST_POLICY_PROCESSES: usize = 4;
 /// descriptors, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
-/// Wrong tokens of one user that are answered at once. One more per [`GUESS_PAUSE`] is; others are
+/// Wrong tokens of one user, or of one network, that are answered at once. One more per [`GUESS_PAUSE`] is; others are
 /// answered after that pause.
 pub const GUESSES_AT_ONCE: u32 = 32;
 /// See [`GUESSES_AT_ONCE`].
 pub const GUESS_PAUSE: Duration = Duration::from_secs(1);
-/// Users whose wrong tokens are counted. Those of further users are answered after
-/// [`GUESS_PAUSE`]. About 32 bytes each.
+/// Users and networks whose wrong tokens are counted. Those of further ones are answered after
+/// [`GUESS_PAUSE`]. About 48 bytes each.
 pub const MAX_GUESSERS: usize = 1_024;
 
 /// Requests of one tenant's principals that are carried out at once. Further ones wait.

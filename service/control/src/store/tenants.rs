@@ -36,8 +36,9 @@ impl Store {
                 return Err(full("tenants", limits::MAX_TENANTS as usize));
             }
             tenants.insert(tenant, ())?;
-            let owner = (tenant, FIRST_CREDENTIAL, Role::Owner);
-            put_credential(change, owner, &token, NEVER, None)?;
+            let owner = Owner::Tenant(tenant.to_owned());
+            let first = (&owner, FIRST_CREDENTIAL, Role::Owner);
+            put_credential(change, first, &token, NEVER, None)?;
             Ok(((), note(actor, Event::TenantAdd, json!({"tenant": tenant}))))
         })?;
         Ok(token)
@@ -53,7 +54,7 @@ impl Store {
             if change.open_table(TENANTS)?.remove(tenant)?.is_none() {
                 return Err(no_tenant(tenant));
             }
-            forget_credentials(change, tenant)?;
+            forget_credentials(change, &Owner::Tenant(tenant.to_owned()))?;
             forget_ceiling(change, tenant)?;
             change.open_table(PLACEMENTS)?.remove(tenant)?;
             let mut slots = change.open_table(SLOTS)?;

@@ -66,6 +66,14 @@ impl Api {
     }
 }
 
+/// Whose credentials a request is about: without a tenant, it is an operator's, about operators'.
+fn owner(tenant: String) -> Owned {
+    match tenant.is_empty() {
+        true => Owned::Provider,
+        false => Owned::Tenant(tenant),
+    }
+}
+
 fn unexpected() -> Status {
     Status::new(Code::INTERNAL, "the answer is of another request")
 }
@@ -163,7 +171,7 @@ impl Handler for Api {
         let store = control.changes.store();
         let token = store.add_credential(
             actor.clone(),
-            &request.tenant,
+            &owner(request.tenant),
             &request.name,
             role,
             lifetime,
@@ -179,7 +187,11 @@ impl Handler for Api {
         &self,
         request: Authorized<ListCredentialsRequest>,
     ) -> Result<ListCredentialsResponse> {
-        let found = self.control.changes.store().credentials(&request.tenant);
+        let found = self
+            .control
+            .changes
+            .store()
+            .credentials(&owner(request.tenant.clone()));
         let found = found.map_err(|error| refused(store_failed(&error)))?;
         Ok(ListCredentialsResponse {
             credentials: found.into_iter().map(credential).collect(),
@@ -193,7 +205,7 @@ impl Handler for Api {
         let request = request.into_request();
         let grace = request.grace.map(|grace| duration("grace", grace));
         let of = ending::Of {
-            tenant: &request.tenant,
+            owner: &owner(request.tenant),
             credential: &request.name,
             keep_sessions: request.keep_sessions,
         };
@@ -210,7 +222,7 @@ impl Handler for Api {
     ) -> Result<RevokeCredentialResponse> {
         let request = request.into_request();
         let of = ending::Of {
-            tenant: &request.tenant,
+            owner: &owner(request.tenant),
             credential: &request.name,
             keep_sessions: request.keep_sessions,
         };

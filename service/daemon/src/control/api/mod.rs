@@ -1,8 +1,8 @@
 //! The administrative API: `tollgate.admin.v1`, for operators and tenants.
 //!
 //! ```text
-//!   tollgate-admin's server, on its own thread
-//!        │ Call: caller, request                       socket.rs: the file of its listener
+//!   tollgate-admin's server, on threads of its own      socket.rs: the file of its listener
+//!        │ Call: caller, request                       remote.rs: the network, with TLS
 //!        ▼
 //!   serve ── principal.rs: who it is ── paces.rs: a tenant waits for its turn
 //!        └── carry_out: may it? ── handler.rs: the request in the control plane's words (words.rs)
@@ -14,14 +14,14 @@
 mod handler;
 pub(in crate::control) mod paces;
 mod principal;
+pub(in crate::control) mod remote;
 pub(in crate::control) mod socket;
 mod words;
 
-use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 
 use tokio::sync::mpsc::Receiver;
-use tollgate_admin::server::{Call, Server};
+use tollgate_admin::server::{Call, Listener, Server};
 use tollgate_admin::{Operation, Principal, Reach, Status, carry_out};
 
 use crate::control::api::handler::Api;
@@ -32,12 +32,12 @@ use crate::control::operators::admin::is_operator;
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
-/// Serves the API on a listener until the server is dropped.
+/// Serves the API on listeners until the server is dropped.
 pub(in crate::control) fn start(
     control: &Rc<Control>,
-    listener: UnixListener,
+    listeners: Vec<Listener>,
 ) -> std::io::Result<Server> {
-    let (server, calls) = Server::start(listener, is_operator)?;
+    let (server, calls) = Server::start(listeners, is_operator)?;
     tokio::task::spawn_local(serve(Rc::clone(control), calls));
     Ok(server)
 }

@@ -143,6 +143,7 @@ pub(super) fn role(role: i32) -> Result<tollgate_control::Role> {
         proto::Role::Owner => tollgate_control::Role::Owner,
         proto::Role::Viewer => tollgate_control::Role::Viewer,
         proto::Role::Application => tollgate_control::Role::Application,
+        proto::Role::Operator => tollgate_control::Role::Operator,
     })
 }
 
@@ -159,15 +160,19 @@ pub(super) fn duration(what: &str, duration: prost_types::Duration) -> Result<Du
 
 /// A credential, without its token.
 pub(super) fn credential(credential: tollgate_control::Credential) -> proto::Credential {
-    let role = match credential.role {
+    proto::Credential {
+        name: credential.name,
+        role: role_of(credential.role).into(),
+        expires: credential.expires.map(Into::into),
+        former_token_until: credential.former_until.map(Into::into),
+    }
+}
+
+pub(super) fn role_of(role: tollgate_control::Role) -> proto::Role {
+    match role {
         tollgate_control::Role::Owner => proto::Role::Owner,
         tollgate_control::Role::Viewer => proto::Role::Viewer,
         tollgate_control::Role::Application => proto::Role::Application,
-    };
-    proto::Credential {
-        name: credential.name,
-        role: role.into(),
-        expires: credential.expires.map(Into::into),
-        former_token_until: credential.former_until.map(Into::into),
+        tollgate_control::Role::Operator => proto::Role::Operator,
     }
 }

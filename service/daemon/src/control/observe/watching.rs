@@ -73,7 +73,7 @@ pub(crate) async fn tap(
 pub(in crate::control) fn view_of(actor: &Actor) -> View {
     match actor {
         Actor::Credential { .. } => View::Tenants,
-        Actor::Admin { .. } | Actor::Daemon => View::Whole,
+        Actor::Admin { .. } | Actor::Operator { .. } | Actor::Daemon => View::Whole,
     }
 }
 

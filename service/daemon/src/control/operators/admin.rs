@@ -81,7 +81,7 @@ pub(crate) async fn handle(
         }
         RequestBody::TenantRotate(request) => {
             let of = ending::Of {
-                tenant: &request.tenant,
+                owner: &Owner::Tenant(request.tenant),
                 credential: FIRST_CREDENTIAL,
                 keep_sessions: false,
             };

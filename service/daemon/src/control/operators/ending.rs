@@ -30,9 +30,9 @@ use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 use tollgate_datapath::Command;
 
-/// A credential of a tenant, and whether its sessions outlive its tokens.
+/// A credential, and whether its sessions outlive its tokens.
 pub(crate) struct Of<'a> {
-    pub(crate) tenant: &'a str,
+    pub(crate) owner: &'a Owner,
     pub(crate) credential: &'a str,
     pub(crate) keep_sessions: bool,
 }
@@ -48,13 +48,13 @@ pub(crate) async fn rotate(
     let _one_at_a_time = control.changes.begin(&actor).await?;
     let (store, sessions) = (control.changes.store(), &control.apps.sessions);
     let failed = |error| store_failed(&error);
-    let before = store.tokens_of(of.tenant, of.credential).map_err(failed)?;
-    let rotated = store.rotate_credential(actor, of.tenant, of.credential, grace);
+    let before = store.tokens_of(of.owner, of.credential).map_err(failed)?;
+    let rotated = store.rotate_credential(actor, of.owner, of.credential, grace);
     let token = rotated.map_err(failed)?;
     if of.keep_sessions {
         sessions.keep(&before, Some(TokenDigest::of(token.reveal())));
     }
-    end_sessions(sessions, store, &control.runtimes, Some(of.tenant));
+    end_sessions(sessions, store, &control.runtimes, of.owner.tenant());
     sessions.token_ends();
     Ok(token)
 }
@@ -65,8 +65,8 @@ pub(crate) async fn revoke(control: &Control, actor: Actor, of: Of<'_>) -> Resul
     let _one_at_a_time = control.changes.begin(&actor).await?;
     let (store, sessions) = (control.changes.store(), &control.apps.sessions);
     let failed = |error| store_failed(&error);
-    let before = store.tokens_of(of.tenant, of.credential).map_err(failed)?;
-    let revoked = store.revoke_credential(actor, of.tenant, of.credential);
+    let before = store.tokens_of(of.owner, of.credential).map_err(failed)?;
+    let revoked = store.revoke_credential(actor, of.owner, of.credential);
     revoked.map_err(failed)?;
     if of.keep_sessions {
         sessions.keep(&before, None);
@@ -75,7 +75,7 @@ pub(crate) async fn revoke(control: &Control, actor: Actor, of: Of<'_>) -> Resul
         sessions,
         store,
         &control.runtimes,
-        Some(of.tenant),
+        of.owner.tenant(),
     ))
 }
 

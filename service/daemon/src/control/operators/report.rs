@@ -568,7 +568,10 @@ fn about(line: &str, tenant: &str, owner: &str) -> Option<(String, String)> {
     if !is_about {
         return None;
     }
-    let of_operator = record["actor"].as_str()?.starts_with("uid ");
+    let actor = record["actor"].as_str()?;
+    let of_operator = ["uid ", "operator "]
+        .iter()
+        .any(|kind| actor.starts_with(kind));
     let record = record.as_object_mut()?;
     record.remove("prev");
     record.remove("hash");
