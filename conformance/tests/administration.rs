@@ -349,7 +349,7 @@ fn a_viewer_looks_an_application_calls_and_an_owner_makes_both() {
     assert_eq!(refused.code, Code::PERMISSION_DENIED, "{refused}");
     assert_eq!(
         refused.message,
-        "credential audit of tenant acme is a viewer's, which opens no session: use an application's or an owner's token"
+        "credential audit of tenant \"acme\" has the role viewer, which opens no session: use an application's or an owner's token"
     );
     let null = policy_file("null").display().to_string();
     for (token, line) in [
