@@ -15,6 +15,7 @@ use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::control::api;
 use crate::control::api::paces::Paces;
+use crate::control::api::browsers;
 use crate::control::api::socket::ApiSocket;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::applications::Applications;
@@ -230,6 +231,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         }
         None => accepting::open(&control),
     }
+    tokio::task::spawn_local(browsers::follow(Rc::clone(&control)));
     let api = ApiSocket::beside(&control.config().socket_path(), &access);
     let api = match api.map(|api| (api::start(&control, api.listener), api.file)) {
         Ok((Ok(server), file)) => Some((server, file)),

@@ -8,9 +8,12 @@
 //!        └── carry_out: may it? ── handler.rs: the request in the control plane's words (words.rs)
 //! ```
 //!
+//! browsers.rs does the same for sessions of the web console.
+//!
 //! Each request is a task of its own, so a slow one holds up nobody but its tenant. A request whose
 //! client has gone away is carried out all the same.
 
+pub(in crate::control) mod browsers;
 mod handler;
 pub(in crate::control) mod paces;
 mod principal;

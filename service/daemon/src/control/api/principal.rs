@@ -1,15 +1,15 @@
 //! Who sends a request: the bearer of its token or, without one, an operator's process.
 
-use tollgate_admin::proto::Role;
 use tollgate_admin::server::Caller;
 use tollgate_admin::{Principal, Status};
 use tollgate_control::audit::Actor;
-use tollgate_control::{Identity, TokenDigest};
+use tollgate_control::TokenDigest;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::api::words::refused;
 use crate::control::authentication::authenticate;
 use crate::control::operators::admin::{is_operator, operators};
+use crate::control::operators::visitor::Visitor;
 use crate::control::state::Control;
 
 /// Authenticates the sender of a request; returns it also as the actor in the audit log.
@@ -34,25 +34,6 @@ pub(super) async fn principal(
     };
     let token = TokenDigest::of(token.reveal());
     let found = authenticate(control, (uid, pid), &token).await;
-    let Identity {
-        tenant,
-        credential,
-        role,
-    } = found.map_err(refused)?;
-    let role = match role {
-        tollgate_control::Role::Owner => Role::Owner,
-        tollgate_control::Role::Viewer => Role::Viewer,
-        tollgate_control::Role::Application => Role::Application,
-    };
-    let actor = Actor::Credential {
-        tenant: tenant.clone(),
-        name: credential.clone(),
-        token,
-    };
-    let principal = Principal::Tenant {
-        tenant,
-        credential,
-        role,
-    };
+    let Visitor { principal, actor } = Visitor::bearer(found.map_err(refused)?, token);
     Ok((principal, actor))
 }
