@@ -21,6 +21,11 @@ pub enum ConsoleError {
         "{MAX_SESSIONS} people are signed in to the console, which is the limit: one of them must sign out first"
     )]
     Sessions,
+    /// The link or token is valid, but the tenant's sessions are at their limit.
+    #[error(
+        "{SESSIONS_PER_TENANT} people of this tenant are signed in to the console, which is the limit: one of them must sign out first, or leave its page for 15 minutes"
+    )]
+    TenantsSessions,
     /// The link is unknown, was used before, or has expired.
     #[error(
         "this link is no longer valid: each works once, within 60 s; `tollgate console` prints another"

@@ -158,7 +158,6 @@ async fn answer<S: Source>(
         &Method::HEAD => Method::GET,
         method => method.clone(),
     };
-    let now = Instant::now();
     match (method, &*path) {
         (Method::POST, "/api/session") => {
             let (session, guest) = match request.headers().contains_key(AUTHORIZATION) {

@@ -13,7 +13,7 @@
 //! Absent on purpose: background work. A visible page asks for the state once per second.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tollgate_admin::proto::{
@@ -119,6 +119,12 @@ impl Browsers {
         let control = &self.control;
         let forgotten = forgotten(&control.config(), &control.process);
         let mut text = format!("the token belongs to no tenant of this daemon{forgotten}");
+        log_limited!(
+            warn,
+            "not let in",
+            "",
+            "a client of the console was rejected: {text}"
+        );
         if let Pace::Slow { is_first } = self.guesses.wrong(Instant::now(), EVERYBODY) {
             if is_first {
                 let details = json!({"at": "the web console", "tokens": GUESSES_AT_ONCE});
