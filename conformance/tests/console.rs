@@ -600,8 +600,7 @@ fn a_session_ends_with_its_token() {
     let owner = daemon.tenant("acme");
     let looks = credential(&daemon, "looks", "viewer");
     let rotates = credential(&daemon, "rotates", "owner");
-    let line = "credential add short --tenant acme --role viewer --expires 3s";
-    let short = daemon.ok(line).trim().to_owned();
+    let short = credential(&daemon, "short", "viewer");
     let application = credential(&daemon, "application", "application");
     let link = tenants_link(&daemon, &short);
     let (address, _) = parts(&link);
@@ -632,6 +631,9 @@ fn a_session_ends_with_its_token() {
     assert_eq!(visits[2].state().0, 200);
     daemon.ok("credential rotate rotates --tenant acme");
     is_over(&visits[2], "rotated");
+    // A token that expires: its time is over.
+    daemon.ok("credential rotate short --tenant acme --grace 2s");
+    assert_eq!(brief.state().0, 200);
     let ended = eventually(SOON, || brief.state().0 == 401);
     ended.unwrap();
     assert_eq!(sign_in(&address, &short).0, 401);

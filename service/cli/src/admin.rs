@@ -34,13 +34,6 @@ pub(crate) struct Status {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "With a tenant's token, the page shows what is the tenant's, and can change what the token's credential may change. It ends with the token.\n\n\
-         The daemon serves the page on its own host, by default on loopback. From elsewhere: ssh -L PORT:127.0.0.1:PORT HOST, with the port of the link.\n\n\
-         Examples: tollgate console --operator\n          \
-         tollgate console --tenant acme\n          \
-         tollgate console --token-file owner.token"
-)]
 pub(crate) struct Console {
     /// Let an operator's link change policies, too; the audit log records the changes as yours
     #[arg(long)]

@@ -194,11 +194,14 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Print a link that shows the daemon in a browser; it works once, within a minute
     #[command(
-        after_help = "The daemon listens on loopback until the last user has signed out. From another host, run\n  \
+        after_help = "With a tenant's token, the page shows what is the tenant's and can change what the token's credential may change. It ends with the token.\n\n\
+         The daemon listens on loopback until the last user has signed out. From another host, run\n  \
          ssh -L 8080:127.0.0.1:PORT HOST, and open the link with port 8080.\n\n\
          Examples:\n  \
          tollgate console\n  \
-         tollgate console --operator"
+         tollgate console --operator\n  \
+         tollgate console --tenant acme\n  \
+         tollgate console --token-file owner.token"
     )]
     Console(Console),
     /// Change settings of the daemon while it runs, and show them
