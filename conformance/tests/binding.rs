@@ -230,9 +230,14 @@ fn a_tenant_prefetches_in_its_share_and_at_its_cost() {
     });
     let refused = refused.unwrap();
     assert_eq!(refused.code, 8, "{refused}");
-    assert!(refused.err.contains("`compile_s_per_hour` = 1"), "{refused}");
+    assert!(
+        refused.err.contains("`compile_s_per_hour` = 1"),
+        "{refused}"
+    );
     assert_eq!(
-        daemon.run(&format!("prefetch --proto {}", hotel_file.display())).code,
+        daemon
+            .run(&format!("prefetch --proto {}", hotel_file.display()))
+            .code,
         0,
         "an operator's costs no tenant"
     );

@@ -550,7 +550,10 @@ fn a_tenant_sees_and_does_what_its_token_may_and_nothing_of_others() {
     let refused = |visit: &Visit, action: Value| {
         let (status, said) = visit.act(&action);
         is_own("a refusal", &said.replace("\"evil\"", "NAME"));
-        (status, said.replace("evil", "NAME").replace("nobody", "NAME"))
+        (
+            status,
+            said.replace("evil", "NAME").replace("nobody", "NAME"),
+        )
     };
     for step in ["promote", "rollback", "release", "detach"] {
         let others = refused(&by_token, action(step, "evil"));
@@ -578,10 +581,7 @@ fn a_tenant_sees_and_does_what_its_token_may_and_nothing_of_others() {
     let record: Value = serde_json::from_str(audit.trim()).unwrap();
     assert_eq!(
         (&record["actor"], &record["event"]),
-        (
-            &json!("tenant acme credential default"),
-            &json!("promote")
-        )
+        (&json!("tenant acme credential default"), &json!("promote"))
     );
     // The tenant may be left out: it is the token's.
     let mut own = action("detach", "acme");
@@ -622,10 +622,7 @@ fn a_session_ends_with_its_token() {
     is_over(&visits[1], "revoked");
     let (_, secret) = parts(&pending);
     let invitation = format!("Authorization: Invitation {secret}");
-    assert_eq!(
-        asked(&address, "POST /api/session", &invitation, "").0,
-        401
-    );
+    assert_eq!(asked(&address, "POST /api/session", &invitation, "").0, 401);
     // With a grace, the former token stays valid for that time.
     daemon.ok("credential rotate rotates --tenant acme --grace 60m");
     assert_eq!(visits[2].state().0, 200);
@@ -709,7 +706,9 @@ fn a_console_that_stays_takes_tokens_and_paces_wrong_ones() {
     assert!(asked.elapsed() < Duration::from_millis(900));
     assert_eq!(again.state().0, 200);
     let audit = daemon.ok("audit show --last 20 --json");
-    let bursts = audit.lines().filter(|line| line.contains("the web console"));
+    let bursts = audit
+        .lines()
+        .filter(|line| line.contains("the web console"));
     assert_eq!(bursts.count(), 1, "{audit}");
 
     // The successor has the port once its predecessor has left.

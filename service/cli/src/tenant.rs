@@ -92,7 +92,10 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
         Tenant::Add { name } => {
             output::require_open()?;
             let tenant = name.clone();
-            Ok(format!("{}\n", api()?.ask(AddTenantRequest { tenant })?.token))
+            Ok(format!(
+                "{}\n",
+                api()?.ask(AddTenantRequest { tenant })?.token
+            ))
         }
         Tenant::Rotate { name, grace } => {
             output::require_open()?;

@@ -188,8 +188,12 @@ async fn answer<S: Source>(
             place.deserve();
             if !guest.role.may_act() {
                 let sentence = match guest.bearer_of {
-                    None => "this session is read-only: `tollgate console --operator` prints a link for a session that can act",
-                    Some(_) => "this session is read-only: its credential has the role viewer; an owner's can act",
+                    None => {
+                        "this session is read-only: `tollgate console --operator` prints a link for a session that can act"
+                    }
+                    Some(_) => {
+                        "this session is read-only: its credential has the role viewer; an owner's can act"
+                    }
                 };
                 return Err((StatusCode::FORBIDDEN, sentence.to_owned()));
             }
@@ -361,8 +365,7 @@ fn refused(refusal: Refusal, otherwise: StatusCode) -> Refused {
 }
 
 fn stranger() -> Refused {
-    let sentence =
-        "you aren't signed in, or your session has expired: sign in with a token, or with the link that `tollgate console` prints";
+    let sentence = "you aren't signed in, or your session has expired: sign in with a token, or with the link that `tollgate console` prints";
     (StatusCode::UNAUTHORIZED, sentence.to_owned())
 }
 

@@ -526,7 +526,8 @@ fn a_tenants_token_lets_in_and_shows_the_tenants() {
         let (status, answer) = bed.sign_in(" owner's\n").await;
         assert_eq!(status, 200, "{answer}");
         let entered = body_of(&answer);
-        let expected = json!({"session": entered["session"], "role": "owner", "acts": true, "tenant": "acme"});
+        let expected =
+            json!({"session": entered["session"], "role": "owner", "acts": true, "tenant": "acme"});
         assert_eq!(entered, expected);
         let owner = format!("Session {}", entered["session"].as_str().unwrap());
         let (_, state) = bed.ask("GET /api/state", &owner, "").await;

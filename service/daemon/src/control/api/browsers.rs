@@ -108,7 +108,9 @@ impl Source for Browsers {
         let done = tokio::task::spawn_local(async move { act(&control, who, action).await });
         match done.await {
             Ok(done) => done.map_err(refusal),
-            Err(error) => Err(Refusal::Failed(format!("the change was cancelled: {error}"))),
+            Err(error) => Err(Refusal::Failed(format!(
+                "the change was cancelled: {error}"
+            ))),
         }
     }
 }
@@ -229,7 +231,12 @@ fn shown(answer: Answer) -> Result<Value, Status> {
                 .map(|one| json!({"key": one.key, "value": one.value}))
                 .collect());
         }
-        _ => return Err(Status::new(Code::INTERNAL, "the answer is of another request")),
+        _ => {
+            return Err(Status::new(
+                Code::INTERNAL,
+                "the answer is of another request",
+            ));
+        }
     };
     Ok(to_json(report.unwrap_or_default()))
 }

@@ -15,10 +15,10 @@ use tollgate_shm_abi::messages::{PARTY_PROVIDER_PRE, STEP_PROMOTE, STEP_RELEASE,
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::Answer;
-use crate::control::apps::prefetch;
 use crate::control::api::words::{
     blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
 };
+use crate::control::apps::prefetch;
 use crate::control::observe::{metrics_json, watching};
 use crate::control::operators::{admin, ceilings, console, ending, report, usage};
 use crate::control::refusals::store_failed;

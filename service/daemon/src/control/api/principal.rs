@@ -2,8 +2,8 @@
 
 use tollgate_admin::server::Caller;
 use tollgate_admin::{Principal, Status};
-use tollgate_control::audit::Actor;
 use tollgate_control::TokenDigest;
+use tollgate_control::audit::Actor;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::api::words::refused;

@@ -46,9 +46,8 @@ pub(in crate::control) fn invite(
         None => listen(control)?,
     };
     let secret = control.console.invite(guest);
-    let secret = secret.map_err(|error: ConsoleError| {
-        Status::new(Code::RESOURCE_EXHAUSTED, error.to_string())
-    })?;
+    let secret = secret
+        .map_err(|error: ConsoleError| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()))?;
     Ok(json!({
         "link": format!("http://{at}/#{secret}"), "address": at.to_string(), "operator": is_operator, "acts": role.may_act(),
         "tenant": tenant, "good_for_s": limits::INVITATION_LASTS.as_secs(),
@@ -102,7 +101,10 @@ pub(in crate::control) fn bearers(who: Visitor) -> Result<Guest<Visitor>, Status
         role,
     } = &who.principal
     else {
-        return Err(Status::new(Code::INTERNAL, "a token's bearer has no tenant"));
+        return Err(Status::new(
+            Code::INTERNAL,
+            "a token's bearer has no tenant",
+        ));
     };
     let role = match role {
         Given::Owner => Role::Owner,
