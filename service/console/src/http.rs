@@ -12,8 +12,8 @@
 //! `HEAD` is `GET` without the body. A wrong method is a 405 with the allowed ones.
 //!
 //! Each connection serves one request. Another site's page can't make a browser send the header
-//! `Authorization`, or JSON: the browser would ask for permission first (CORS), and no answer grants
-//! it.
+//! `Authorization`, or JSON: the browser would ask for permission first (CORS), and no answer
+//! grants it.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
