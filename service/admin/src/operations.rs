@@ -126,8 +126,8 @@ macro_rules! operations {
             daemon_service_server DaemonService DaemonServiceServer {
                 unary show_settings ShowSettings (ShowSettingsRequest) ShowSettingsResponse [Any No No No]
                 unary change_settings ChangeSettings (ChangeSettingsRequest) ChangeSettingsResponse [Any No No No]
-                unary prefetch_schema PrefetchSchema (PrefetchSchemaRequest) PrefetchSchemaResponse [Any No No No]
-                unary open_console OpenConsole (OpenConsoleRequest) OpenConsoleResponse [Any No No No]
+                unary prefetch_schema PrefetchSchema (PrefetchSchemaRequest) PrefetchSchemaResponse [Any Own No No]
+                unary open_console OpenConsole (OpenConsoleRequest) OpenConsoleResponse [Any Own Own No]
             }
         }
     };

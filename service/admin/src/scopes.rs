@@ -99,9 +99,7 @@ macro_rules! about_a_policy {
 about_the_daemon!(
     ListTenantsRequest,
     VerifyAuditLogRequest,
-    ShowSettingsRequest,
-    PrefetchSchemaRequest,
-    OpenConsoleRequest
+    ShowSettingsRequest
 );
 about_a_tenant!(
     AddTenantRequest,
@@ -119,7 +117,9 @@ about_a_tenant!(
     ShowCeilingRequest,
     ShowAuditRecordsRequest,
     ExplainCallRequest,
-    TapCallsRequest
+    TapCallsRequest,
+    OpenConsoleRequest,
+    PrefetchSchemaRequest
 );
 about_attachments!(
     DetachPolicyRequest,

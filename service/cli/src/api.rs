@@ -113,6 +113,11 @@ impl Api {
         Api::connect_as(socket, &acting.remote, acting.token()?.as_ref())
     }
 
+    /// Connects to a daemon of this host as this user.
+    pub(crate) fn connect_here(socket: &Path) -> Result<Api, Failure> {
+        Api::connect_as(socket, &Remote::default(), None)
+    }
+
     /// Connects as the bearer of a token, by a certificate, or as this user.
     pub(crate) fn connect_as(
         socket: &Path,

@@ -152,6 +152,8 @@ impl Cli {
             Command::Trace(args) => &mut args.acting,
             Command::Ceiling(args) => &mut args.acting,
             Command::Audit(Audit::Show(args)) => &mut args.acting,
+            Command::Console(args) => &mut args.acting,
+            Command::Prefetch(args) => &mut args.acting,
             _ => return None,
         })
     }
@@ -228,11 +230,14 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Print a link that shows the daemon in a browser; it works once, within a minute
     #[command(
-        after_help = "The daemon listens on loopback until the last user has signed out. From another host, run\n  \
+        after_help = "With a tenant's token, the page shows what is the tenant's and can change what the token's credential may change. It ends with the token.\n\n\
+         The daemon listens on loopback until the last user has signed out. From another host, run\n  \
          ssh -L 8080:127.0.0.1:PORT HOST, and open the link with port 8080.\n\n\
          Examples:\n  \
          tollgate console\n  \
-         tollgate console --operator"
+         tollgate console --operator\n  \
+         tollgate console --tenant acme\n  \
+         tollgate console --token-file owner.token"
     )]
     Console(Console),
     /// Change settings of the daemon while it runs, and show them
@@ -383,6 +388,9 @@ mod tests {
             "tollgate explain --token-file F --method hotel.Reservation/Reserve {}",
             "tollgate tap --token-file F hotel.Reservation",
             "tollgate status --token-file F",
+            "tollgate console --token-file F --json",
+            "tollgate console --operator --tenant acme",
+            "tollgate prefetch --token-file F --proto hotel.proto",
             "tollgate explain --tenant acme --method a.B/C --side server --reply --proto a.proto -I . --metadata k=v --json {}",
             "tollgate explain 00f067aa0ba902b7",
             "tollgate tap",

@@ -177,7 +177,7 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
     }
 }
 
-fn sent(time: Duration) -> Result<prost_types::Duration, Failure> {
+pub(crate) fn sent(time: Duration) -> Result<prost_types::Duration, Failure> {
     let failed = |_| Failure::input(format_args!("{time:?} is too long"));
     prost_types::Duration::try_from(time).map_err(failed)
 }

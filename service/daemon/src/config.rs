@@ -217,18 +217,21 @@ impl RdmaConfig {
     }
 }
 
-/// The web console: the section `[console]`. The daemon listens only while access given by
-/// `tollgate console` is valid.
+/// The web console: the section `[console]`. Unless it always does, the daemon listens only while
+/// access given by `tollgate console` is valid.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsoleConfig {
     /// The address.
     pub listen: SocketAddr,
+    /// Whether it listens all the time, for tenants that sign in with a token.
+    pub always: bool,
 }
 
 impl Default for ConsoleConfig {
     fn default() -> Self {
         Self {
+            always: false,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         }
     }

@@ -359,11 +359,14 @@ pub const SIGNATURES: usize = 8;
 /// `tollgate_telemetry::limits`).
 pub const MAX_TENANT_ENDPOINTS: usize = 256;
 
+/// The pause between two attempts to listen for the web console (`console.always`).
+pub const CONSOLE_RETRY: Duration = Duration::from_secs(1);
+
 /// Audit records that the console shows: the newest.
 pub const CONSOLE_RECORDS: u32 = 50;
 
 /// Denied calls that the web console shows: the newest.
-pub const CONSOLE_DENIALS: usize = 50;
+pub const CONSOLE_DENIALS: u32 = 50;
 
 /// Bytes of the token file of a daemon for development that are read: a token has 67.
 pub const MAX_DEV_TOKEN_BYTES: u64 = 128;

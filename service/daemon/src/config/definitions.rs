@@ -657,7 +657,13 @@ pub const DEFINITIONS: &[Definition] = &[
         "console.listen",
         console.listen,
         Takes::Text("IP:PORT"),
-        "Address of the web console, which listens only while access given by tollgate console is valid; port 0 picks a free port. HTTP is unencrypted: on an address other than loopback, the network in between can read what the console shows, and the credentials for its actions."
+        "Address of the web console, which listens only while access given by tollgate console is valid, unless console.always is set; port 0 picks a free port. HTTP is unencrypted: on an address other than loopback, the network in between can read what the console shows, and the credentials for its actions. There, the console takes no tokens."
+    ),
+    at_start!(
+        "console.always",
+        console.always,
+        Takes::Flag,
+        "Whether the web console listens from the daemon's start, so that tenants can sign in with their tokens."
     ),
 ];
 

@@ -65,7 +65,7 @@ pub(super) async fn authenticate(
 }
 
 /// Why a token that was valid may no longer be.
-fn forgotten(config: &Config, process: &ThisProcess) -> String {
+pub(super) fn forgotten(config: &Config, process: &ThisProcess) -> String {
     if config.state.is_some() {
         return ", or was rotated or revoked, or has expired".to_owned();
     }

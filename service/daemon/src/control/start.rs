@@ -15,6 +15,7 @@ use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::control::api;
+use crate::control::api::browsers;
 use crate::control::api::paces::Paces;
 use crate::control::api::remote::Remote;
 use crate::control::api::socket::ApiSocket;
@@ -233,6 +234,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         }
         None => accepting::open(&control),
     }
+    tokio::task::spawn_local(browsers::follow(Rc::clone(&control)));
     let administered_at = remote.as_ref().map(Remote::address);
     let (api_server, api_file) = serve_api(&control, &access, remote);
     if control.state_is_in_memory() {

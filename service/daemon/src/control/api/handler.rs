@@ -18,8 +18,9 @@ use crate::control::answers::Answer;
 use crate::control::api::words::{
     blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
 };
+use crate::control::apps::prefetch;
 use crate::control::observe::{metrics_json, watching};
-use crate::control::operators::{admin, ceilings, ending, report, usage};
+use crate::control::operators::{admin, ceilings, console, ending, report, usage};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
@@ -499,12 +500,22 @@ impl Handler for Api {
     }
 
     async fn show_trace(&self, request: Authorized<ShowTraceRequest>) -> Result<ShowTraceResponse> {
-        let ShowTraceRequest { id, last, tenant } = request.into_request();
+        let ShowTraceRequest {
+            id,
+            last,
+            tenant,
+            denied,
+        } = request.into_request();
         let of = self.require(&tenant)?;
         let (control, view) = (&self.control, watching::view_of(&self.actor));
-        let wanted = messages::TraceShow { id, last };
         let config = control.config();
-        let shown = watching::show(&control.runtimes, &config, of, view, &wanted).await;
+        let shown = match denied {
+            true => watching::denied(&control.runtimes, of, view, last).await,
+            false => {
+                let wanted = messages::TraceShow { id, last };
+                watching::show(&control.runtimes, &config, of, view, &wanted).await
+            }
+        };
         Ok(ShowTraceResponse {
             report: Some(from_json(shown.map_err(refused)?)),
         })
@@ -566,10 +577,19 @@ impl Handler for Api {
         &self,
         request: Authorized<PrefetchSchemaRequest>,
     ) -> Result<PrefetchSchemaResponse> {
-        let request = request.into_request();
-        let body = RequestBody::Prefetch(Empty {});
-        let report = self.report(body, vec![blob(&request.schema)?]).await?;
-        Ok(PrefetchSchemaResponse { report })
+        let PrefetchSchemaRequest { schema, tenant } = request.into_request();
+        let most = tollgate_schema::limits::MAX_DESCRIPTOR_SET;
+        if schema.len() > most {
+            let text = format!("the schema has {} bytes; the limit is {most}", schema.len());
+            return Err(Status::new(Code::INVALID_ARGUMENT, text));
+        }
+        let done = match &*tenant {
+            "" => prefetch::prefetch(&self.control.apps.schemas, schema).await,
+            tenant => prefetch::of_tenant(&self.control, tenant, schema).await,
+        };
+        Ok(PrefetchSchemaResponse {
+            report: Some(from_json(done.map_err(refused)?)),
+        })
     }
 
     async fn open_console(
@@ -577,10 +597,13 @@ impl Handler for Api {
         request: Authorized<OpenConsoleRequest>,
     ) -> Result<OpenConsoleResponse> {
         let request = request.into_request();
-        let body = RequestBody::Console(messages::Console {
+        let wanted = console::Wanted {
             is_operator: request.operator,
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(OpenConsoleResponse { report })
+            tenant: request.tenant,
+        };
+        let invited = console::invite(&self.control, self.actor.clone(), wanted);
+        Ok(OpenConsoleResponse {
+            report: Some(from_json(invited.map_err(refused)?)),
+        })
     }
 }

@@ -8,9 +8,12 @@
 //!        └── carry_out: may it? ── handler.rs: the request in the control plane's words (words.rs)
 //! ```
 //!
+//! browsers.rs does the same for sessions of the web console.
+//!
 //! Each request is a task of its own, so a slow one holds up nobody but its tenant. A request whose
 //! client has gone away is carried out all the same.
 
+pub(in crate::control) mod browsers;
 mod handler;
 pub(in crate::control) mod paces;
 mod principal;
@@ -29,6 +32,7 @@ use crate::control::api::paces::Kind;
 use crate::control::api::principal::principal;
 use crate::control::api::words::refused;
 use crate::control::operators::admin::is_operator;
+use crate::control::operators::visitor::Visitor;
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
@@ -55,11 +59,11 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
             let admitted = async {
                 let bearer = principal(&control, &caller).await?;
                 // What is refused takes no turn from those who may send it.
-                if row.rights.of(&bearer.0) == Reach::No {
+                if row.rights.of(&bearer.principal) == Reach::No {
                     return Ok((None, bearer));
                 }
-                let kind = kind(&control, &bearer.0, row)?;
-                let turn = control.paces.turn(&bearer.0, kind).await?;
+                let kind = kind(&control, &bearer.principal, row)?;
+                let turn = control.paces.turn(&bearer.principal, kind).await?;
                 // The token may have ended meanwhile.
                 Ok::<_, Status>((Some(turn), principal(&control, &caller).await?))
             };
@@ -69,7 +73,7 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
                 () = reply.closed() => return,
             };
             let answered = match admitted {
-                Ok((_turn, (principal, actor))) => {
+                Ok((_turn, Visitor { principal, actor })) => {
                     let control = Rc::clone(&control);
                     carry_out(&Api { control, actor }, &principal, ask).await
                 }

@@ -4,38 +4,31 @@
 //! A certificate is another proof of the bearer of its credential: revoking the credential ends it,
 //! too.
 
+use tollgate_admin::Status;
 use tollgate_admin::server::{Caller, Peer};
-use tollgate_admin::{Principal, Status};
-use tollgate_control::audit::Actor;
-use tollgate_control::{Cause, Identity, Owner, TokenDigest};
+use tollgate_control::{Cause, Owner, TokenDigest};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::api::words::{refused, role_of};
+use crate::control::api::words::refused;
 use crate::control::authentication::authenticate;
 use crate::control::operators::admin::{is_operator, operators};
+use crate::control::operators::visitor::Visitor;
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
-/// Authenticates the sender of a request; returns it also as the actor in the audit log.
+/// Authenticates the sender of a request.
 ///
 /// # Errors
 /// UNAUTHENTICATED: the token is wrong, or nothing says who the client is. PERMISSION_DENIED: the
 /// process's user isn't an operator, or the certificate stands for nobody.
-pub(super) async fn principal(
-    control: &Control,
-    caller: &Caller,
-) -> Result<(Principal, Actor), Status> {
+pub(super) async fn principal(control: &Control, caller: &Caller) -> Result<Visitor, Status> {
     if let Some(token) = &caller.token {
         let token = TokenDigest::of(token.reveal());
         let found = authenticate(control, &caller.peer, &token).await;
-        return Ok(bearer(found.map_err(refused)?, token));
+        return Ok(Visitor::bearer(found.map_err(refused)?, token));
     }
     match &caller.peer {
-        Peer::Process { uid, pid } if is_operator(*uid) => {
-            let (uid, pid) = (*uid, *pid);
-            let who = format!("user {uid}");
-            Ok((Principal::Operator { who }, Actor::Admin { uid, pid }))
-        }
+        Peer::Process { uid, pid } if is_operator(*uid) => Ok(Visitor::process(*uid, *pid)),
         Peer::Process { uid, .. } => {
             let may = operators();
             let text = format!(
@@ -51,33 +44,8 @@ pub(super) async fn principal(
     }
 }
 
-/// Who acts with a credential that has this token.
-fn bearer(identity: Identity, token: TokenDigest) -> (Principal, Actor) {
-    let name = identity.credential;
-    match identity.owner {
-        Owner::Provider => {
-            let actor = Actor::Operator { name, token };
-            let who = actor.to_string();
-            (Principal::Operator { who }, actor)
-        }
-        Owner::Tenant(tenant) => {
-            let principal = Principal::Tenant {
-                tenant: tenant.clone(),
-                credential: name.clone(),
-                role: role_of(identity.role),
-            };
-            let actor = Actor::Credential {
-                tenant,
-                name,
-                token,
-            };
-            (principal, actor)
-        }
-    }
-}
-
 /// Who acts with a verified certificate that has these names.
-fn certified(control: &Control, names: &[String]) -> Result<(Principal, Actor), Status> {
+fn certified(control: &Control, names: &[String]) -> Result<Visitor, Status> {
     let config = control.config();
     let mut listed = config.admin.certificates.iter();
     let Some(listed) = listed.find(|listed| listed.fits(names)) else {
@@ -89,7 +57,7 @@ fn certified(control: &Control, names: &[String]) -> Result<(Principal, Actor), 
     let owner = listed.tenant.clone().map_or(Owner::Provider, Owner::Tenant);
     let credential = &listed.credential;
     match control.changes.store().bearer_of(&owner, credential) {
-        Ok(Some((identity, token))) => Ok(bearer(identity, token)),
+        Ok(Some((identity, token))) => Ok(Visitor::bearer(identity, token)),
         Err(error) if error.cause() != Cause::Missing => Err(refused(store_failed(&error))),
         Ok(None) | Err(_) => {
             let text = format!(

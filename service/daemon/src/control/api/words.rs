@@ -15,6 +15,7 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::Answer;
+use crate::control::operators::visitor::role_of;
 
 type Result<T> = std::result::Result<T, Status>;
 
@@ -165,14 +166,5 @@ pub(super) fn credential(credential: tollgate_control::Credential) -> proto::Cre
         role: role_of(credential.role).into(),
         expires: credential.expires.map(Into::into),
         former_token_until: credential.former_until.map(Into::into),
-    }
-}
-
-pub(super) fn role_of(role: tollgate_control::Role) -> proto::Role {
-    match role {
-        tollgate_control::Role::Owner => proto::Role::Owner,
-        tollgate_control::Role::Viewer => proto::Role::Viewer,
-        tollgate_control::Role::Application => proto::Role::Application,
-        tollgate_control::Role::Operator => proto::Role::Operator,
     }
 }

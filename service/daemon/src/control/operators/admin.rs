@@ -164,7 +164,11 @@ pub(crate) async fn handle(
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
         RequestBody::Metrics(_) => report::answer(&metrics_json::report(control, None).await?)?,
         RequestBody::Console(request) => {
-            report::answer(&console::invite(control, actor, request)?)?
+            let wanted = console::Wanted {
+                is_operator: request.is_operator,
+                tenant: String::new(),
+            };
+            report::answer(&console::invite(control, actor, wanted)?)?
         }
         RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_) => {
             return Err(Status::new(

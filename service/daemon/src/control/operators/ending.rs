@@ -23,6 +23,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::sessions::{Connected, Sessions};
 use crate::control::changes::Changes;
+use crate::control::operators::console;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::lifecycle;
@@ -55,6 +56,7 @@ pub(crate) async fn rotate(
         sessions.keep(&before, Some(TokenDigest::of(token.reveal())));
     }
     end_sessions(sessions, store, &control.runtimes, of.owner.tenant());
+    console::end_sessions(control);
     sessions.token_ends();
     Ok(token)
 }
@@ -71,6 +73,7 @@ pub(crate) async fn revoke(control: &Control, actor: Actor, of: Of<'_>) -> Resul
     if of.keep_sessions {
         sessions.keep(&before, None);
     }
+    console::end_sessions(control);
     Ok(end_sessions(
         sessions,
         store,
@@ -101,6 +104,7 @@ pub(crate) async fn remove(
         &control.runtimes,
         Some(&tenant),
     );
+    console::end_sessions(control);
     lifecycle::end_attachments(&control.policies, &control.runtimes, &had.attachments).await?;
     control.policies.forget_misfits(&tenant);
     if control.homes.forget(&tenant) {
@@ -196,6 +200,7 @@ pub(crate) async fn follow_tokens(control: Rc<Control>) {
         {
             let _one_at_a_time = changes.begin_own().await;
             end_sessions(sessions, changes.store(), &control.runtimes, None);
+            console::end_sessions(&control);
         }
         let next = changes.store().next_token_ends().unwrap_or(None);
         // The store counts in milliseconds.
