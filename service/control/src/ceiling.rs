@@ -106,6 +106,12 @@ pub const KEYS: &[CeilingKey] = &[
         values: "`free` or `required`",
         meaning: "Whether a version must be on trial at a place before it decides there",
     },
+    CeilingKey {
+        name: "approval",
+        built_in: "none",
+        values: "`none` or `operator`",
+        meaning: "Whose approval a change by the tenant needs that lets a version decide, now or by itself later, or decide under other options",
+    },
 ];
 
 /// A tenant's ceiling, each value in force.
@@ -135,6 +141,8 @@ pub struct Ceiling {
     pub isolation: Option<Isolation>,
     /// Whether a version must be on trial at a place before it decides there.
     pub needs_trial: bool,
+    /// Whether an operator must approve what the tenant puts in force.
+    pub needs_approval: bool,
 }
 
 /// What a module may be made for.
@@ -165,6 +173,7 @@ impl Ceiling {
             languages: set(text("languages")),
             isolation: (text("isolation") == "process").then_some(Isolation::Process),
             needs_trial: text("trial") == "required",
+            needs_approval: text("approval") == "operator",
         }
     }
 
@@ -247,6 +256,7 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
         "fields_deny" => one_of(&["none"]) || are_patterns(),
         "languages" => one_of(&["all"]) || names(&|name| LANGUAGES.contains(&name)),
         "isolation" => one_of(&["any", "process"]),
+        "approval" => one_of(&["none", "operator"]),
         _ => one_of(&["free", "required"]),
     };
     match is_good {
@@ -332,7 +342,7 @@ mod tests {
         );
         assert_eq!(built_in.attachments as usize, limits::MAX_ATTACHMENTS);
         assert_eq!(built_in.cpu_us, limits::CPU_US.1);
-        assert!(!built_in.needs_trial && built_in.isolation.is_none());
+        assert!(!built_in.needs_trial && !built_in.needs_approval && built_in.isolation.is_none());
     }
 
     #[test]
@@ -357,6 +367,7 @@ mod tests {
             ("languages", "cobol"),
             ("isolation", "none"),
             ("trial", "no"),
+            ("approval", "yes"),
         ] {
             let refused = check_value(key, value).err();
             let refused = refused.map(|error| error.to_string()).unwrap_or_default();
@@ -372,6 +383,7 @@ mod tests {
             ("languages", "tollgate,opa"),
             ("fields_allow", "hotel.*/*:room.*,a.B/C:d"),
             ("fields_deny", "*/*:password"),
+            ("approval", "operator"),
         ] {
             check_value(key, value).unwrap();
         }

@@ -514,8 +514,15 @@ pub(crate) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Resu
     }
 }
 
+/// Checks an attachment's names and the limits of its options.
+pub(crate) fn check_attachment(attachment: &Attachment) -> Result<(), StoreError> {
+    check_target(&attachment.target)?;
+    check_name("policy", &attachment.policy)?;
+    attachment.options.check()
+}
+
 /// Checks a target's names.
-pub(crate) fn check_target(target: &Target) -> Result<(), StoreError> {
+fn check_target(target: &Target) -> Result<(), StoreError> {
     let provider = target.party != Party::Tenant;
     let all = |text: &str| provider && text == ALL;
     if !all(&target.tenant) {
