@@ -119,7 +119,11 @@ about_a_tenant!(
     ShowCeilingRequest,
     ShowAuditRecordsRequest,
     ExplainCallRequest,
-    TapCallsRequest
+    TapCallsRequest,
+    ListApprovalsRequest,
+    ShowApprovalRequest,
+    DecideApprovalRequest,
+    WithdrawApprovalRequest
 );
 about_attachments!(
     DetachPolicyRequest,

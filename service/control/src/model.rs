@@ -358,6 +358,15 @@ pub struct PolicyBytes {
     pub config: Option<Vec<u8>>,
 }
 
+impl PolicyBytes {
+    /// SHA-256 of the configuration, if there is one.
+    pub fn config_digest(&self) -> Option<[u8; 32]> {
+        self.config
+            .as_deref()
+            .map(|bytes| Sha256::digest(bytes).into())
+    }
+}
+
 /// A tenant's objects, which end with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holdings {

@@ -19,7 +19,8 @@ use crate::control::api::words::{
     blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
 };
 use crate::control::observe::{metrics_json, watching};
-use crate::control::operators::{admin, ceilings, ending, report, usage};
+use crate::control::operators::{admin, approvals, ceilings, ending, report, usage};
+use crate::control::policies::lifecycle::{self, Outcome, Waits};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
@@ -63,6 +64,13 @@ impl Api {
         let at = Some(selection(at)?);
         let body = RequestBody::PolicyStep(messages::PolicyStep { at, step });
         self.report(body, Vec::new()).await
+    }
+}
+
+fn approval_id(waits: &Waits) -> ApprovalId {
+    ApprovalId {
+        tenant: waits.tenant.clone(),
+        number: waits.number,
     }
 }
 
@@ -279,7 +287,7 @@ impl Handler for Api {
             true => ALL.to_owned(),
             false => name,
         };
-        let body = RequestBody::PolicyAttach(messages::PolicyAttach {
+        let body = messages::PolicyAttach {
             policy: format!("{}@{}", request.name, request.version),
             service: or_all(request.service),
             method: request.method,
@@ -290,13 +298,19 @@ impl Handler for Api {
             percent: request.percent,
             options,
             has_schema: !request.schema.is_empty(),
-        });
-        match self.answer(body, schema(&request.schema)?).await?.body {
-            ResponseBody::Done(done) => Ok(AttachPolicyResponse {
-                warnings: done.warnings,
-            }),
-            _ => Err(unexpected()),
-        }
+        };
+        let schema = schema(&request.schema)?;
+        let attached = lifecycle::attach(&self.control, self.actor.clone(), body, schema).await;
+        Ok(match attached.map_err(refused)? {
+            Outcome::Made(warnings) => AttachPolicyResponse {
+                warnings,
+                waits_for: None,
+            },
+            Outcome::Waits(waits) => AttachPolicyResponse {
+                waits_for: Some(approval_id(&waits)),
+                warnings: waits.warnings,
+            },
+        })
     }
 
     async fn detach_policy(
@@ -316,16 +330,27 @@ impl Handler for Api {
         let request = request.into_request();
         let probation = request.probation.map(|time| duration("probation", time));
         let probation = probation.transpose()?;
-        let body = RequestBody::PolicyUpgrade(messages::PolicyUpgrade {
+        let body = messages::PolicyUpgrade {
             version: request.version,
             at: Some(selection(request.at.as_ref())?),
             mode: mode(request.mode)?,
             percent: request.percent,
             probation_ms: probation.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             has_schema: !request.schema.is_empty(),
-        });
-        let report = self.report(body, schema(&request.schema)?).await?;
-        Ok(UpgradePolicyResponse { report })
+        };
+        let schema = schema(&request.schema)?;
+        let upgraded = lifecycle::upgrade(&self.control, self.actor.clone(), body, schema).await;
+        let (report, waits_for) = match upgraded.map_err(refused)? {
+            Outcome::Made((changed, warnings)) => (report::upgraded(&changed, warnings), None),
+            Outcome::Waits(waits) => {
+                let id = approval_id(&waits);
+                (report::upgraded(&[], waits.warnings), Some(id))
+            }
+        };
+        Ok(UpgradePolicyResponse {
+            report: Some(from_json(report)),
+            waits_for,
+        })
     }
 
     async fn promote_policy(
@@ -333,8 +358,19 @@ impl Handler for Api {
         request: Authorized<PromotePolicyRequest>,
     ) -> Result<PromotePolicyResponse> {
         let request = request.into_request();
-        let report = self.step(request.at.as_ref(), STEP_PROMOTE).await?;
-        Ok(PromotePolicyResponse { report })
+        let step = messages::PolicyStep {
+            at: Some(selection(request.at.as_ref())?),
+            step: STEP_PROMOTE,
+        };
+        let promoted = lifecycle::step(&self.control, self.actor.clone(), step).await;
+        let (changed, waits_for) = match promoted.map_err(refused)? {
+            Outcome::Made(changed) => (changed, None),
+            Outcome::Waits(waits) => (Vec::new(), Some(approval_id(&waits))),
+        };
+        Ok(PromotePolicyResponse {
+            report: Some(from_json(report::changed(&changed))),
+            waits_for,
+        })
     }
 
     async fn roll_back_policy(
@@ -422,6 +458,41 @@ impl Handler for Api {
         Ok(DeletePolicyResponse {
             deleted: deleted.map(|version| version.to_string()).collect(),
         })
+    }
+
+    // ---- approvals ----
+
+    async fn list_approvals(
+        &self,
+        request: Authorized<ListApprovalsRequest>,
+    ) -> Result<ListApprovalsResponse> {
+        approvals::list(self.control.changes.store(), &request.tenant).map_err(refused)
+    }
+
+    async fn show_approval(
+        &self,
+        request: Authorized<ShowApprovalRequest>,
+    ) -> Result<ShowApprovalResponse> {
+        let store = self.control.changes.store();
+        approvals::show(store, &request.tenant, request.number).map_err(refused)
+    }
+
+    async fn decide_approval(
+        &self,
+        request: Authorized<DecideApprovalRequest>,
+    ) -> Result<DecideApprovalResponse> {
+        let decided = approvals::decide(&self.control, self.actor.clone(), &request).await;
+        decided.map_err(refused)?;
+        Ok(DecideApprovalResponse {})
+    }
+
+    async fn withdraw_approval(
+        &self,
+        request: Authorized<WithdrawApprovalRequest>,
+    ) -> Result<WithdrawApprovalResponse> {
+        let withdrawn = approvals::withdraw(&self.control, self.actor.clone(), &request).await;
+        withdrawn.map_err(refused)?;
+        Ok(WithdrawApprovalResponse {})
     }
 
     // ---- observation ----

@@ -103,7 +103,8 @@ pub(crate) async fn handle(
         }
         RequestBody::PolicyPush(request) => push(control, actor, request, fds).await?.into(),
         RequestBody::PolicyAttach(request) => {
-            let warnings = lifecycle::attach(control, actor, request, fds).await?;
+            let attached = lifecycle::attach(control, actor, request, fds).await?;
+            let warnings = attached.made()?;
             ResponseBody::Done(Done { warnings }).into()
         }
         RequestBody::PolicyDetach(request) => {
@@ -112,10 +113,9 @@ pub(crate) async fn handle(
             ResponseBody::Done(Done::default()).into()
         }
         RequestBody::PolicyUpgrade(request) => {
-            let (changed, warnings) = lifecycle::upgrade(control, actor, request, fds).await?;
-            let mut report = report::changed(&changed);
-            report["warnings"] = warnings.into();
-            report::answer(&report)?
+            let upgraded = lifecycle::upgrade(control, actor, request, fds).await?;
+            let (changed, warnings) = upgraded.made()?;
+            report::answer(&report::upgraded(&changed, warnings))?
         }
         RequestBody::PolicyDelete(request) => {
             let deleted = ending::delete(&control.changes, actor, request).await?;
@@ -123,8 +123,8 @@ pub(crate) async fn handle(
             report::answer(&json!({"deleted": deleted}))?
         }
         RequestBody::PolicyStep(request) => {
-            let changed = lifecycle::step(control, actor, request).await?;
-            report::answer(&report::changed(&changed))?
+            let stepped = lifecycle::step(control, actor, request).await?;
+            report::answer(&report::changed(&stepped.made()?))?
         }
         RequestBody::PolicyList(_) => report::answer(&report::list(
             store,

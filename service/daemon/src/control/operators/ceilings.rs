@@ -160,6 +160,15 @@ fn above_ceiling(
     }
     for live in &attached {
         let attachment = &live.attachment;
+        if let Some(candidate) = attachment.slot.candidate
+            && candidate.probation_ms.is_some()
+            && ceiling.needs_approval
+        {
+            sentences.push(format!(
+                "{}@{} at {} of tenant {tenant} is on trial, and decides by itself after its probation without an approval, unless it is rolled back",
+                attachment.policy, candidate.version, attachment.target
+            ));
+        }
         let mut above_it = Vec::new();
         if let Some(cpu_us) = attachment.options.cpu_us.filter(|us| *us > ceiling.cpu_us) {
             above_it.push(format!("it may use {cpu_us} us per call"));

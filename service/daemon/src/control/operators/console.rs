@@ -106,7 +106,9 @@ async fn act(control: &Rc<Control>, actor: Actor, action: Action) -> Result<(), 
         }
     };
     let at = Some(at);
-    lifecycle::step(control, actor, PolicyStep { at, step }).await?;
+    lifecycle::step(control, actor, PolicyStep { at, step })
+        .await?
+        .made()?;
     Ok(())
 }
 
