@@ -95,6 +95,12 @@ pub const KEYS: &[CeilingKey] = &[
         meaning: "Kinds of modules that may be pushed: Tollgate's ABI, filters for Envoy, Rego compiled by OPA",
     },
     CeilingKey {
+        name: "signers",
+        built_in: "any",
+        values: "`any`, or up to 16 public keys with commas, each the base64 text of its PEM file in one line",
+        meaning: "Keys of which one must have signed a module that is pushed, in addition to what the daemon's `policies.trusted_keys` demands",
+    },
+    CeilingKey {
         name: "isolation",
         built_in: "any",
         values: "`any` or `process`",
@@ -137,6 +143,8 @@ pub struct Ceiling {
     pub fields_deny: Vec<FieldPattern>,
     /// Kinds of modules; none: all.
     pub languages: Option<BTreeSet<String>>,
+    /// Public keys of which one must have signed a module, in base64; none: any or none.
+    pub signers: Vec<String>,
     /// Where policies have to run.
     pub isolation: Option<Isolation>,
     /// Whether a version must be on trial at a place before it decides there.
@@ -171,6 +179,10 @@ impl Ceiling {
             },
             fields_deny: patterns(text("fields_deny")),
             languages: set(text("languages")),
+            signers: match text("signers") {
+                "any" => Vec::new(),
+                keys => keys.split(',').map(str::to_owned).collect(),
+            },
             isolation: (text("isolation") == "process").then_some(Isolation::Process),
             needs_trial: text("trial") == "required",
             needs_approval: text("approval") == "operator",
@@ -243,6 +255,12 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
         value.len() <= limits::MAX_SETTING_BYTES
             && patterns.all(|one| FieldPattern::parse(one).is_some())
     };
+    // Whether it is a key, the daemon knows.
+    let is_key = |key: &str| {
+        let is_base64 = |b: u8| b.is_ascii_alphanumeric() || b"+/=".contains(&b);
+        limits::SIGNER_BYTES.contains(&key.len()) && key.bytes().all(is_base64)
+    };
+    let are_keys = || value.split(',').count() <= limits::MAX_SIGNERS && names(&is_key);
     let (least, most) = limits::CPU_US;
     let is_good = match name {
         "versions" => range(0, (limits::MAX_POLICIES * limits::MAX_VERSIONS) as u32),
@@ -255,6 +273,7 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
         "fields_allow" => one_of(&["all", "none"]) || are_patterns(),
         "fields_deny" => one_of(&["none"]) || are_patterns(),
         "languages" => one_of(&["all"]) || names(&|name| LANGUAGES.contains(&name)),
+        "signers" => one_of(&["any"]) || are_keys(),
         "isolation" => one_of(&["any", "process"]),
         "approval" => one_of(&["none", "operator"]),
         _ => one_of(&["free", "required"]),
@@ -365,6 +384,8 @@ mod tests {
             ("fields_deny", "all"),
             ("languages", "none"),
             ("languages", "cobol"),
+            ("signers", "none"),
+            ("signers", "MCowBQYDK2VwAyEA"),
             ("isolation", "none"),
             ("trial", "no"),
             ("approval", "yes"),

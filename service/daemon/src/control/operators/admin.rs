@@ -219,6 +219,10 @@ async fn push(
     // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
     control.changes.require_owner(&owner)?;
     control.modules.check_origin(&wasm, proof.as_ref())?;
+    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), control.ceiling_of(&owner)?) {
+        let origin = (&*wasm, proof.as_ref());
+        ceilings::check_signers(tenant, &ceiling, origin, &request.name)?;
+    }
     let wasm = match description {
         Some(description) => described(&wasm, description)?,
         None => wasm,

@@ -13,6 +13,7 @@ use tollgate_policy_host::Capabilities;
 use crate::control::policies::ceilings::{above, field_above};
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::model::Loaded;
+use crate::control::policies::origin;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 
@@ -81,6 +82,8 @@ pub(in crate::control) async fn change(
         let why = error.map_or_else(String::new, |error| error.to_string());
         return Err(invalid(format!("capabilities={capabilities}: {why}")));
     }
+    origin::signers(&Ceiling::of(&after, &CeilingValues::new()).signers)
+        .map_err(|error| invalid(format!("signers: {error}")))?;
     let consequences = consequences(control, of, &after)?;
     if !request.dry_run {
         store.change_ceiling(actor, of, &changes).map_err(failed)?;
@@ -144,6 +147,11 @@ fn above_ceiling(
         sentences.push(format!(
             "tenant {tenant} has {bytes} bytes of versions, above `module_mib` = {}: they stay, and it can push none before it deletes some",
             ceiling.module_bytes >> 20
+        ));
+    }
+    if versions > 0 && !ceiling.signers.is_empty() {
+        sentences.push(format!(
+            "tenant {tenant} has {versions} versions of policies that were pushed before `signers` was set: whoever signed them, they stay and can be attached; delete those that aren't wanted"
         ));
     }
     let attached = control.policies.read(|attachments| {

@@ -6,9 +6,11 @@ use tollgate_control::{Attachment, Ceiling, Field, Owner, StoreError, at_ceiling
 use tollgate_engine::Status;
 use tollgate_policy_host::compat::Body;
 use tollgate_policy_host::{Capabilities, Policy};
+use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::refusals::store_failed;
+use crate::control::policies::origin;
+use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 
 impl Control {
@@ -48,6 +50,29 @@ pub(in crate::control) fn check_language(
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses a module that none of its owner's signers has signed.
+pub(in crate::control) fn check_signers(
+    tenant: &str,
+    ceiling: &Ceiling,
+    (wasm, proof): (&[u8], Option<&PolicyProof>),
+    name: &str,
+) -> Result<(), Status> {
+    let keys = origin::signers(&ceiling.signers);
+    // Keys that a later daemon has stored and this one can't read have signed nothing.
+    let checked = keys
+        .map_err(|error| invalid(error.to_string()))
+        .and_then(|keys| origin::check(&keys, wasm, proof));
+    checked.map_err(|status| {
+        let has = format!("policy {name} lacks a signature that is needed: {}", status.message);
+        let value = match ceiling.signers.len() {
+            1 => "1 key".to_owned(),
+            many => format!("{many} keys"),
+        };
+        let text = at_ceiling(tenant, has, "signers", value);
+        Status::new(Code::PERMISSION_DENIED, text)
+    })
 }
 
 /// Refuses a version whose capabilities are above its owner's ceiling.
