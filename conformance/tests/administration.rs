@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use p256::pkcs8::{EncodePublicKey as _, LineEnding};
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value};
 use rustix::process::Signal;
@@ -854,6 +856,120 @@ fn a_name_that_is_given_again_brings_no_records_of_the_tenant_before() {
         own.contains("tenant-add") && !own.contains("secret-plan"),
         "{own}"
     );
+}
+
+#[test]
+fn modules_of_a_tenant_are_signed_by_whom_its_ceiling_says() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let other = daemon.tenant("other");
+    let wasm = std::fs::read(policy_file("null")).unwrap();
+    let push = |token: &str, file: &Path, rest: &str| {
+        let line = format!("policy push {} --name p{rest}", file.display());
+        as_bearer(&daemon, token, &line)
+    };
+    // Keys as people have them: Ed25519 inside the module, ECDSA beside it.
+    let inside = wasmsign2::KeyPair::generate();
+    let module = wasmsign2::Module::deserialize(&mut &wasm[..]).unwrap();
+    let module = inside.sk.sign(module, None).unwrap();
+    let mut bytes = Vec::new();
+    module.serialize(&mut bytes).unwrap();
+    let with_inside = bed.file("inside.wasm", &bytes);
+    let beside = p256::ecdsa::SigningKey::from_slice(&[7; 32]).unwrap();
+    let signature: p256::ecdsa::DerSignature =
+        p256::ecdsa::signature::Signer::sign(&beside, &wasm);
+    let signature = BASE64_STANDARD.encode(signature.as_bytes());
+    let signature = bed.file("null.sig", signature);
+    let unsigned = bed.file("null.wasm", &wasm);
+    let with_beside = format!(" --signature {}", signature.display());
+    let in_one_line = |pem: String| {
+        let lines = pem.lines().filter(|line| !line.starts_with('-'));
+        lines.collect::<String>()
+    };
+    let ed25519 = in_one_line(inside.pk.to_pem());
+    let p256 = beside.verifying_key().to_public_key_pem(LineEnding::LF);
+    let p256 = in_one_line(p256.unwrap());
+
+    assert_eq!(push(&token, &unsigned, "").code, 0, "any");
+    let told = daemon.ok(&format!(
+        "ceiling set signers={ed25519} --tenant acme --dry-run"
+    ));
+    assert!(told.contains("tenant acme has 1 versions of policies that were pushed before"), "{told}");
+    daemon.ok(&format!("ceiling set signers={ed25519} --tenant acme --yes"));
+    let refused_push = push(&token, &unsigned, "");
+    at_ceiling(&refused_push, 7, "`signers` = 1 key");
+    refused(&refused_push, 7, "policy p lacks a signature that is needed: the module isn't signed");
+    at_ceiling(&push(&token, &unsigned, &with_beside), 7, "`signers` = 1 key");
+    assert_eq!(push(&token, &with_inside, "").code, 0);
+    // Also what an operator pushes for the tenant. Others push as before.
+    at_ceiling(
+        &daemon.run(&format!(
+            "policy push {} --name p --tenant acme",
+            unsigned.display()
+        )),
+        7,
+        "`signers` = 1 key",
+    );
+    assert_eq!(push(&other, &unsigned, "").code, 0);
+    daemon.ok(&format!(
+        "ceiling set signers={ed25519},{p256} --tenant acme --yes"
+    ));
+    assert_eq!(push(&token, &unsigned, &with_beside).code, 0);
+    at_ceiling(&push(&token, &unsigned, ""), 7, "`signers` = 2 keys");
+    // A version of before stays, and can be attached.
+    bearer_ok(&daemon, &token, "policy attach p@1 --service hotel.Echo --side client");
+    let no_key = "M".repeat(60);
+    refused(
+        &daemon.run(&format!("ceiling set signers={no_key}")),
+        3,
+        "key 1 of the tenant's ceiling isn't a public key",
+    );
+}
+
+#[test]
+fn an_instances_memory_and_the_share_of_a_core_are_the_ceilings() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon_with("a", &durable());
+    let token = daemon.tenant("acme");
+    let other = daemon.tenant("other");
+    let push = |daemon: &Daemon, token: &str| {
+        let file = policy_file("null").display().to_string();
+        as_bearer(daemon, token, &format!("policy push {file} --name p"))
+    };
+    // A Rust guest's stack alone takes 1 MiB.
+    assert_eq!(push(&daemon, &token).code, 0);
+    daemon.ok("ceiling set memory_mib=1 --tenant acme");
+    at_ceiling(&push(&daemon, &token), 8, "`memory_mib` = 1");
+    let attach = "policy attach p@1 --service hotel.Echo --side client";
+    at_ceiling(&as_bearer(&daemon, &token, attach), 8, "`memory_mib` = 1");
+    daemon.ok("ceiling set memory_mib=2 --tenant acme");
+    bearer_ok(&daemon, &token, attach);
+    assert_eq!(push(&daemon, &other).code, 0);
+    bearer_ok(&daemon, &other, attach);
+    // The share of a core: at once, over a restart, and with the tenant's end.
+    let share = |daemon: &Daemon, tenant: &str| {
+        let status = daemon.status();
+        let tenants = status["accounts"].as_array().unwrap();
+        let its = tenants.iter().find(|its| its["tenant"] == tenant);
+        its.unwrap()["share_percent"].clone()
+    };
+    assert_eq!(share(&daemon, "acme"), 25);
+    daemon.ok("ceiling set cpu_share_percent=3 --tenant acme");
+    daemon.ok("ceiling set cpu_share_percent=60");
+    let shares = |daemon: &Daemon| ["acme", "other"].map(|tenant| share(daemon, tenant));
+    assert_eq!(shares(&daemon), [3, 60]);
+    daemon.process().kill();
+    drop(daemon);
+    let daemon = bed.daemon_with("a", &durable());
+    assert_eq!(shares(&daemon), [3, 60]);
+    daemon.ok("ceiling reset cpu_share_percent");
+    assert_eq!(shares(&daemon), [3, 25]);
+    daemon.ok("tenant remove acme --yes");
+    let token = daemon.tenant("acme");
+    assert_eq!(push(&daemon, &token).code, 0);
+    bearer_ok(&daemon, &token, attach);
+    assert_eq!(shares(&daemon), [25, 25]);
 }
 
 // ---- approvals ----

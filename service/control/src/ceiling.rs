@@ -71,6 +71,18 @@ pub const KEYS: &[CeilingKey] = &[
         meaning: "CPU time per call that an attachment may set, in microseconds. One that sets none has the daemon's `policies.cpu_us`",
     },
     CeilingKey {
+        name: "cpu_share_percent",
+        built_in: "daemon",
+        values: "`daemon`, or 1 to 100",
+        meaning: "Share of one core for all policies of the tenant together, in percent, instead of the daemon's `policies.cpu_share_percent`",
+    },
+    CeilingKey {
+        name: "memory_mib",
+        built_in: "16",
+        values: "1 to 16",
+        meaning: "Memory of one instance of a policy, in MiB, if the daemon's `policies.memory_kib` isn't less. A version on trial has instances of its own",
+    },
+    CeilingKey {
         name: "capabilities",
         built_in: "all",
         values: "`all`, `none`, or names with commas",
@@ -135,6 +147,8 @@ pub struct Ceiling {
     pub compile_s_per_hour: u32,
     /// Most CPU time per call that an attachment may set, in microseconds.
     pub cpu_us: u32,
+    /// Memory of one instance of a policy.
+    pub memory_bytes: usize,
     /// Capabilities; none: all.
     pub capabilities: Option<BTreeSet<String>>,
     /// Fields that policies may read or change; none: all.
@@ -172,6 +186,7 @@ impl Ceiling {
             changes_per_hour: number(text("changes_per_hour")),
             compile_s_per_hour: number(text("compile_s_per_hour")),
             cpu_us: number(text("cpu_us")),
+            memory_bytes: number::<usize>(text("memory_mib")) << 20,
             capabilities: set(text("capabilities")),
             fields_allow: match text("fields_allow") {
                 "all" => None,
@@ -269,6 +284,8 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
         "changes_per_hour" => range(1, 72_000),
         "compile_s_per_hour" => range(1, 3_600),
         "cpu_us" => range(least, most),
+        "cpu_share_percent" => one_of(&["daemon"]) || range(1, 100),
+        "memory_mib" => range(1, 16),
         "capabilities" => one_of(&["all", "none"]) || names(&is_name),
         "fields_allow" => one_of(&["all", "none"]) || are_patterns(),
         "fields_deny" => one_of(&["none"]) || are_patterns(),
@@ -375,6 +392,10 @@ mod tests {
             ("cpu_us", "4"),
             ("cpu_us", "10001"),
             ("changes_per_hour", "0"),
+            ("cpu_share_percent", "0"),
+            ("cpu_share_percent", "101"),
+            ("memory_mib", "0"),
+            ("memory_mib", "17"),
             ("capabilities", "state,"),
             ("capabilities", "state,state"),
             ("capabilities", "state,all"),

@@ -96,6 +96,14 @@ impl Policy {
         }
     }
 
+    /// Checks that an instance's memory, as the module declares it, is within these limits.
+    ///
+    /// # Errors
+    /// It isn't.
+    pub fn check_memory(&self, limits: &TenantLimits) -> Result<(), LoadError> {
+        check_memory(self.0.code.module(), self.cut(limits).memory_bytes)
+    }
+
     /// The policy with this configuration: with the metadata keys that its manifest leaves to the
     /// configuration. Other manifests stay unchanged.
     ///

@@ -207,6 +207,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     placing::tell(&control.homes, &control.runtimes)
         .await
         .map_err(DaemonError::Runtime)?;
+    control
+        .tune(&control.config())
+        .await
+        .map_err(DaemonError::Runtime)?;
     control.restore().await?;
     prefetch::configured(&control.config(), &control.apps.schemas).await?;
     each_runtime_answers(&control.runtimes).await?;

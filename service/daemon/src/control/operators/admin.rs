@@ -233,6 +233,7 @@ async fn push(
     let ceiling = control.ceiling_of(&owner)?;
     if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
         ceilings::check_language(tenant, ceiling, &policy, &request.name)?;
+        ceilings::check_memory(tenant, ceiling, &policy, &request.name)?;
     }
     let schema = schema.map_or(&[][..], std::slice::from_ref);
     let given = given::given(&control.apps, &actor, request.has_schema, schema).await?;
@@ -248,7 +249,7 @@ async fn push(
             control.check_apart(tenant, policy, config.clone()).await?;
         }
         _ => {
-            let limits = control.modules.limits_for(&control.config(), None);
+            let limits = control.limits_of(&owner, None)?;
             let turn = control.apps.turn_of(&actor).await?;
             check_configuration(turn, limits, policy, config.clone()).await?;
         }

@@ -87,6 +87,9 @@ pub(in crate::control) async fn change(
     let consequences = consequences(control, of, &after)?;
     if !request.dry_run {
         store.change_ceiling(actor, of, &changes).map_err(failed)?;
+        if changes.iter().any(|(key, _)| key == "cpu_share_percent") {
+            control.tune(&control.config()).await?;
+        }
     }
     Ok(ChangeCeilingResponse { consequences })
 }

@@ -140,9 +140,7 @@ pub(crate) async fn diff(
         Ok::<_, Status>(Replayed {
             name,
             loaded,
-            limits: control
-                .modules
-                .limits_for(&control.config(), attachment.options.cpu_us),
+            limits: control.limits_of(&owner, attachment.options.cpu_us)?,
             attachment: attachment.clone(),
             instance: None,
             made: 0,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tollgate_control::{Attachment, Ceiling, Field, Owner, StoreError, at_ceiling};
 use tollgate_engine::Status;
 use tollgate_policy_host::compat::Body;
-use tollgate_policy_host::{Capabilities, Policy};
+use tollgate_policy_host::{Capabilities, Policy, TenantLimits};
 use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
@@ -22,6 +22,23 @@ impl Control {
         ceiling
             .transpose()
             .map_err(|error: StoreError| store_failed(&error))
+    }
+
+    /// Limits of an instance of an owner's policy.
+    pub(in crate::control) fn limits_of(
+        &self,
+        owner: &Owner,
+        cpu_us: Option<u32>,
+    ) -> Result<TenantLimits, Status> {
+        let limits = self.modules.limits_for(&self.config(), cpu_us);
+        Ok(match self.ceiling_of(owner)? {
+            None => limits,
+            Some(ceiling) => TenantLimits {
+                memory_bytes: limits.memory_bytes.min(ceiling.memory_bytes),
+                compat_memory_bytes: limits.compat_memory_bytes.min(ceiling.memory_bytes),
+                ..limits
+            },
+        })
     }
 
     /// Seconds of compilation per hour that an owner may use; the provider's have no limit.
@@ -52,6 +69,25 @@ pub(in crate::control) fn check_language(
     }
 }
 
+/// Refuses a module that declares more memory than its owner's ceiling has for an instance.
+pub(in crate::control) fn check_memory(
+    tenant: &str,
+    ceiling: &Ceiling,
+    policy: &Policy,
+    name: &str,
+) -> Result<(), Status> {
+    let most = TenantLimits {
+        memory_bytes: ceiling.memory_bytes,
+        compat_memory_bytes: ceiling.memory_bytes,
+        ..TenantLimits::default()
+    };
+    policy.check_memory(&most).map_err(|error| {
+        let has = format!("policy {name}: {error}");
+        let text = at_ceiling(tenant, has, "memory_mib", ceiling.memory_bytes >> 20);
+        Status::new(Code::RESOURCE_EXHAUSTED, text)
+    })
+}
+
 /// Refuses a module that none of its owner's signers has signed.
 pub(in crate::control) fn check_signers(
     tenant: &str,
@@ -65,7 +101,10 @@ pub(in crate::control) fn check_signers(
         .map_err(|error| invalid(error.to_string()))
         .and_then(|keys| origin::check(&keys, wasm, proof));
     checked.map_err(|status| {
-        let has = format!("policy {name} lacks a signature that is needed: {}", status.message);
+        let has = format!(
+            "policy {name} lacks a signature that is needed: {}",
+            status.message
+        );
         let value = match ceiling.signers.len() {
             1 => "1 key".to_owned(),
             many => format!("{many} keys"),

@@ -77,7 +77,7 @@ impl Control {
     ) -> Result<How, Status> {
         let (tenant, options) = (&attachment.target.tenant, &attachment.options);
         let (modules, config) = (&self.modules, self.config());
-        let limits = modules.limits_for(&config, options.cpu_us);
+        let limits = self.limits_of(&attachment.target.owner(), options.cpu_us)?;
         let setup = if options.fresh {
             limits.fuel_for_setup
         } else {
@@ -128,7 +128,7 @@ impl Control {
                 policy,
                 config: config.map(Arc::from),
             },
-            limits: self.modules.limits_for(&self.config(), None),
+            limits: self.limits_of(&Owner::Tenant(tenant.to_owned()), None)?,
             granted: tollgate_policy_host::Capabilities::ALL,
             // A name that shares no state.
             state: String::new(),

@@ -154,9 +154,8 @@ impl Control {
         if isolation_of(&self.config(), attachment) == Isolation::Process {
             return self.how_isolated(attachment, loaded).await;
         }
-        let mut limits = self
-            .modules
-            .limits_for(&self.config(), attachment.options.cpu_us);
+        let owner = attachment.target.owner();
+        let mut limits = self.limits_of(&owner, attachment.options.cpu_us)?;
         if attachment.options.fresh {
             // Each call is set up, so set-up is a part of its time.
             let most = limits.fuel_per_call.saturating_mul(FRESH_SETUP_TIMES);

@@ -26,7 +26,7 @@ use tollgate_shm_abi::status::Code;
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::changes::Changes;
 use crate::control::placement::running::Runtimes;
-use crate::control::policies::ceilings::{check_capabilities, check_fields};
+use crate::control::policies::ceilings::{check_capabilities, check_fields, check_memory};
 use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::approval::{Outcome, Waits};
@@ -258,6 +258,7 @@ pub(super) fn check_all(
             {
                 let name = format!("{}@{}", attachment.policy, version.number);
                 check_capabilities(tenant, ceiling, policy, &name)?;
+                check_memory(tenant, ceiling, policy, &name)?;
                 check_fields(tenant, ceiling, attachment, policy, &name)?;
             }
             let (config, policies) = (&control.config(), &control.policies);
