@@ -877,8 +877,7 @@ fn modules_of_a_tenant_are_signed_by_whom_its_ceiling_says() {
     module.serialize(&mut bytes).unwrap();
     let with_inside = bed.file("inside.wasm", &bytes);
     let beside = p256::ecdsa::SigningKey::from_slice(&[7; 32]).unwrap();
-    let signature: p256::ecdsa::DerSignature =
-        p256::ecdsa::signature::Signer::sign(&beside, &wasm);
+    let signature: p256::ecdsa::DerSignature = p256::ecdsa::signature::Signer::sign(&beside, &wasm);
     let signature = BASE64_STANDARD.encode(signature.as_bytes());
     let signature = bed.file("null.sig", signature);
     let unsigned = bed.file("null.wasm", &wasm);
@@ -895,12 +894,25 @@ fn modules_of_a_tenant_are_signed_by_whom_its_ceiling_says() {
     let told = daemon.ok(&format!(
         "ceiling set signers={ed25519} --tenant acme --dry-run"
     ));
-    assert!(told.contains("tenant acme has 1 versions of policies that were pushed before"), "{told}");
-    daemon.ok(&format!("ceiling set signers={ed25519} --tenant acme --yes"));
+    assert!(
+        told.contains("tenant acme has 1 versions of policies that were pushed before"),
+        "{told}"
+    );
+    daemon.ok(&format!(
+        "ceiling set signers={ed25519} --tenant acme --yes"
+    ));
     let refused_push = push(&token, &unsigned, "");
     at_ceiling(&refused_push, 7, "`signers` = 1 key");
-    refused(&refused_push, 7, "policy p lacks a signature that is needed: the module isn't signed");
-    at_ceiling(&push(&token, &unsigned, &with_beside), 7, "`signers` = 1 key");
+    refused(
+        &refused_push,
+        7,
+        "policy p lacks a signature that is needed: the module isn't signed",
+    );
+    at_ceiling(
+        &push(&token, &unsigned, &with_beside),
+        7,
+        "`signers` = 1 key",
+    );
     assert_eq!(push(&token, &with_inside, "").code, 0);
     // Also what an operator pushes for the tenant. Others push as before.
     at_ceiling(
@@ -918,7 +930,11 @@ fn modules_of_a_tenant_are_signed_by_whom_its_ceiling_says() {
     assert_eq!(push(&token, &unsigned, &with_beside).code, 0);
     at_ceiling(&push(&token, &unsigned, ""), 7, "`signers` = 2 keys");
     // A version of before stays, and can be attached.
-    bearer_ok(&daemon, &token, "policy attach p@1 --service hotel.Echo --side client");
+    bearer_ok(
+        &daemon,
+        &token,
+        "policy attach p@1 --service hotel.Echo --side client",
+    );
     let no_key = "M".repeat(60);
     refused(
         &daemon.run(&format!("ceiling set signers={no_key}")),

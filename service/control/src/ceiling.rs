@@ -273,7 +273,8 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
     // Whether it is a key, the daemon knows.
     let is_key = |key: &str| {
         let is_base64 = |b: u8| b.is_ascii_alphanumeric() || b"+/=".contains(&b);
-        limits::SIGNER_BYTES.contains(&key.len()) && key.bytes().all(is_base64)
+        let (least, most) = limits::SIGNER_BYTES;
+        (least as usize..=most as usize).contains(&key.len()) && key.bytes().all(is_base64)
     };
     let are_keys = || value.split(',').count() <= limits::MAX_SIGNERS && names(&is_key);
     let (least, most) = limits::CPU_US;

@@ -49,8 +49,8 @@ pub const MAX_REASON: usize = 1_024;
 /// Keys of signers in a ceiling.
 pub const MAX_SIGNERS: usize = 16;
 
-/// Characters of a signer's key in base64: Ed25519 has 60, ECDSA P-256 has 124.
-pub const SIGNER_BYTES: std::ops::RangeInclusive<usize> = 40..=256;
+/// Least and most characters of a signer's key in base64: Ed25519 has 60, ECDSA P-256 has 124.
+pub const SIGNER_BYTES: (u32, u32) = (40, 256);
 
 /// Versions kept of one policy. A further push drops the oldest version that isn't attached.
 pub const MAX_VERSIONS: usize = 32;
