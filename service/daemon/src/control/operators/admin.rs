@@ -249,7 +249,7 @@ async fn push(
             control.check_apart(tenant, policy, config.clone()).await?;
         }
         _ => {
-            let limits = control.limits_of(&owner, None)?;
+            let limits = control.limits_of(&owner, None, &policy)?;
             let turn = control.apps.turn_of(&actor).await?;
             check_configuration(turn, limits, policy, config.clone()).await?;
         }

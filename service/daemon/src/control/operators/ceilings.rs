@@ -193,6 +193,13 @@ fn above_ceiling(
             .filter_map(|version| version.loaded.as_ref().ok())
             .find_map(|Loaded { policy, .. }| field_above(ceiling, attachment, policy));
         above_it.extend(fields.map(|what| format!("it {what}")));
+        let memory = versions
+            .clone()
+            .filter_map(|version| version.loaded.as_ref().ok())
+            .map(|Loaded { policy, .. }| policy.memory_bytes())
+            .max();
+        let memory = memory.filter(|bytes| *bytes > ceiling.memory_bytes);
+        above_it.extend(memory.map(|bytes| format!("an instance begins with {bytes} bytes")));
         let mut capabilities: Vec<_> = versions
             .filter_map(|version| version.loaded.as_ref().ok())
             .flat_map(|Loaded { policy, .. }| match &ceiling.capabilities {

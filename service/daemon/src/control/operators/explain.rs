@@ -147,10 +147,7 @@ pub(crate) async fn explain(
                     continue;
                 }
                 for (placed, input) in placed(live, steps?, hook) {
-                    let Attachment {
-                        target, options, ..
-                    } = &live.attachment;
-                    let limits = control.limits_of(&target.owner(), options.cpu_us)?;
+                    let limits = limits_of(control, &placed)?;
                     found.push(witness(limits, &config, *side, hook, &placed, input)?);
                 }
             }
@@ -248,6 +245,17 @@ fn placed(live: &LiveAttachment, steps: MethodSteps, hook: Hook) -> Vec<(Placed<
         }
     }
     found
+}
+
+/// The limits with which a version is asked; one that can't run isn't.
+fn limits_of(control: &Control, placed: &Placed<'_>) -> Result<TenantLimits, Status> {
+    let Attachment {
+        target, options, ..
+    } = &placed.live.attachment;
+    match &placed.version.loaded {
+        Ok(loaded) => control.limits_of(&target.owner(), options.cpu_us, &loaded.policy),
+        Err(_) => Ok(TenantLimits::default()),
+    }
 }
 
 fn witness(

@@ -24,20 +24,25 @@ impl Control {
             .map_err(|error: StoreError| store_failed(&error))
     }
 
-    /// Limits of an instance of an owner's policy.
+    /// Limits of an instance of an owner's policy. One that begins with more memory than its
+    /// owner's ceiling has was attached before the ceiling was lowered: it stays, and can't grow.
     pub(in crate::control) fn limits_of(
         &self,
         owner: &Owner,
         cpu_us: Option<u32>,
+        policy: &Policy,
     ) -> Result<TenantLimits, Status> {
         let limits = self.modules.limits_for(&self.config(), cpu_us);
         Ok(match self.ceiling_of(owner)? {
             None => limits,
-            Some(ceiling) => TenantLimits {
-                memory_bytes: limits.memory_bytes.min(ceiling.memory_bytes),
-                compat_memory_bytes: limits.compat_memory_bytes.min(ceiling.memory_bytes),
-                ..limits
-            },
+            Some(ceiling) => {
+                let most = ceiling.memory_bytes.max(policy.memory_bytes());
+                TenantLimits {
+                    memory_bytes: limits.memory_bytes.min(most),
+                    compat_memory_bytes: limits.compat_memory_bytes.min(most),
+                    ..limits
+                }
+            }
         })
     }
 
@@ -69,23 +74,20 @@ pub(in crate::control) fn check_language(
     }
 }
 
-/// Refuses a module that declares more memory than its owner's ceiling has for an instance.
+/// Refuses a module whose instances begin with more memory than its owner's ceiling has.
 pub(in crate::control) fn check_memory(
     tenant: &str,
     ceiling: &Ceiling,
     policy: &Policy,
     name: &str,
 ) -> Result<(), Status> {
-    let most = TenantLimits {
-        memory_bytes: ceiling.memory_bytes,
-        compat_memory_bytes: ceiling.memory_bytes,
-        ..TenantLimits::default()
-    };
-    policy.check_memory(&most).map_err(|error| {
-        let has = format!("policy {name}: {error}");
-        let text = at_ceiling(tenant, has, "memory_mib", ceiling.memory_bytes >> 20);
-        Status::new(Code::RESOURCE_EXHAUSTED, text)
-    })
+    let bytes = policy.memory_bytes();
+    if bytes <= ceiling.memory_bytes {
+        return Ok(());
+    }
+    let has = format!("an instance of policy {name} begins with {bytes} bytes of memory");
+    let text = at_ceiling(tenant, has, "memory_mib", ceiling.memory_bytes >> 20);
+    Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
 }
 
 /// Refuses a module that none of its owner's signers has signed.

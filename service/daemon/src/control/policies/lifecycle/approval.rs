@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{
     Approval, ApprovalState, Attachment, Candidate, Isolation, NewApproval, NewDecision,
-    PolicyVersion, StoreError, Trial, at_ceiling, hex,
+    PolicyVersion, Trial, at_ceiling, hex,
 };
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{Request, RequestBody};

@@ -155,7 +155,7 @@ impl Control {
             return self.how_isolated(attachment, loaded).await;
         }
         let owner = attachment.target.owner();
-        let mut limits = self.limits_of(&owner, attachment.options.cpu_us)?;
+        let mut limits = self.limits_of(&owner, attachment.options.cpu_us, &loaded.policy)?;
         if attachment.options.fresh {
             // Each call is set up, so set-up is a part of its time.
             let most = limits.fuel_per_call.saturating_mul(FRESH_SETUP_TIMES);
