@@ -1,7 +1,8 @@
 //! Changes of tenants that wait for an operator, and what became of them.
 //!
 //! The store keeps a request as its asker made it: `what` to be shown, and `order` for the daemon,
-//! which carries it out. Neither changes afterwards. `order` is dropped when the request is decided.
+//! which carries it out. Neither changes afterwards. `order` is dropped when the request is
+//! decided.
 
 use std::time::SystemTime;
 

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! An owner is a tenant's name, or nothing for the provider. An end of [`NEVER`] is none. A
-//! credential's current token ends with it; a token that was replaced ends after its grace. A request
-//! for approval that is decided has no end and no order.
+//! credential's current token ends with it; a token that was replaced ends after its grace. A
+//! request for approval that is decided has no end and no order.
 //!
 //! A file of an older format is carried over when it is opened, as a whole. Format 2 had one token
 //! per tenant: `tenants` (tenant -> SHA-256 of its token), `tokens` (the reverse) and `retiring`
@@ -28,11 +28,11 @@
 //! owners either, and `attachments` (tenant, service, method, side, policy) -> (place, version)
 //! instead of `slots`.
 //!
-//! Invariants: every credential's, ceiling's and request's tenant exists; `digests` has the credentials'
-//! tokens, each with its credential's end, their tokens before that have a grace, and no others;
-//! every policy's module is in `modules` with the number of its users, and no other; `sizes` has
-//! the bytes of each of them; every version that a slot names is in `policies`. [`crate::check`]
-//! compares them.
+//! Invariants: every credential's, ceiling's and request's tenant exists; `digests` has the
+//! credentials' tokens, each with its credential's end, their tokens before that have a grace, and
+//! no others; every policy's module is in `modules` with the number of its users, and no other;
+//! `sizes` has the bytes of each of them; every version that a slot names is in `policies`.
+//! [`crate::check`] compares them.
 
 use redb::{
     Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,

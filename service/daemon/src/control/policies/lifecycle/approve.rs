@@ -1,4 +1,5 @@
-//! An operator approves a tenant's change that waits: it is made as it was requested, or not at all.
+//! An operator approves a tenant's change that waits: it is made as it was requested, or not at
+//! all.
 
 use std::rc::Rc;
 
