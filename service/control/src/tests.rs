@@ -1792,9 +1792,7 @@ fn a_request_expires_and_survives_a_copy() {
     assert_eq!(last_event(&store), "approval-expire");
     assert!(store.overdue_approvals().unwrap().is_empty());
 
-    let file = tempfile::tempfile().unwrap();
-    store.copy_into(file.try_clone().unwrap()).unwrap();
-    let copy = Store::of_copy(file).unwrap();
+    let copy = copy_of(&store);
     assert_eq!(
         copy.approvals(Some("acme")).unwrap(),
         store.approvals(Some("acme")).unwrap()
