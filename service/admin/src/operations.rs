@@ -69,6 +69,7 @@ impl Operation {
                 | "DetachPolicy"
                 | "RollBackPolicy"
                 | "DeletePolicy"
+                | "WithdrawApproval"
         )
     }
 
@@ -113,6 +114,12 @@ macro_rules! operations {
                 unary show_policy ShowPolicy (ShowPolicyRequest) ShowPolicyResponse [Any Own Own No]
                 unary diff_policy DiffPolicy (DiffPolicyRequest) DiffPolicyResponse [Any Own Own No]
                 unary delete_policy DeletePolicy (DeletePolicyRequest) DeletePolicyResponse [Any Own No No]
+            }
+            approval_service_server ApprovalService ApprovalServiceServer {
+                unary list_approvals ListApprovals (ListApprovalsRequest) ListApprovalsResponse [Any Own Own No]
+                unary show_approval ShowApproval (ShowApprovalRequest) ShowApprovalResponse [Any Own Own No]
+                unary decide_approval DecideApproval (DecideApprovalRequest) DecideApprovalResponse [Any No No No]
+                unary withdraw_approval WithdrawApproval (WithdrawApprovalRequest) WithdrawApprovalResponse [Any Own No No]
             }
             observation_service_server ObservationService ObservationServiceServer {
                 unary get_status GetStatus (GetStatusRequest) GetStatusResponse [Any Own Own No]

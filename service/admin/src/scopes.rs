@@ -119,7 +119,11 @@ about_a_tenant!(
     ExplainCallRequest,
     TapCallsRequest,
     OpenConsoleRequest,
-    PrefetchSchemaRequest
+    PrefetchSchemaRequest,
+    ListApprovalsRequest,
+    ShowApprovalRequest,
+    DecideApprovalRequest,
+    WithdrawApprovalRequest
 );
 about_attachments!(
     DetachPolicyRequest,

@@ -353,7 +353,10 @@ async fn order(mut pieces: Streaming<PushPolicyRequest>) -> Result<PushOrder, St
 
 /// Whether a request of the service may have a schema, or a piece of a policy.
 fn carries_schemas(service: &str) -> bool {
-    !matches!(service, "TenantService" | "CredentialService")
+    !matches!(
+        service,
+        "TenantService" | "CredentialService" | "ApprovalService"
+    )
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;

@@ -14,6 +14,7 @@ use tollgate::token::{TOKEN, TOKEN_FILE};
 
 use crate::admin::{Console, DaemonUpgrade, Prefetch, Status};
 use crate::api::{Acting, Remote};
+use crate::approval::{ApprovalCommand, Approve};
 use crate::audit::Audit;
 use crate::calls::{Explain, Tap, Trace};
 use crate::ceiling::CeilingCommand;
@@ -38,7 +39,8 @@ const CONTEXT: &str = "TOLLGATE_CONTEXT";
 ///
 /// The exit status is 0 on success. On failure it is the number of the status code, as in gRPC (3
 /// INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...). It is 74 if standard
-/// output can't be written, and 141, without a message, if the reader has closed standard output.
+/// output can't be written, 75 if a change waits for an operator's approval, and 141, without a
+/// message, if the reader has closed standard output.
 #[derive(Debug, Parser)]
 #[command(
     name = "tollgate",
@@ -151,6 +153,8 @@ impl Cli {
             Command::Tap(args) => &mut args.acting,
             Command::Trace(args) => &mut args.acting,
             Command::Ceiling(args) => &mut args.acting,
+            Command::Approval(args) => &mut args.acting,
+            Command::Approve(args) => &mut args.acting,
             Command::Audit(Audit::Show(args)) => &mut args.acting,
             Command::Console(args) => &mut args.acting,
             Command::Prefetch(args) => &mut args.acting,
@@ -197,6 +201,10 @@ pub(crate) enum Command {
     Credential(CredentialCommand),
     /// Show and change what a tenant may have at most
     Ceiling(CeilingCommand),
+    /// List, show and withdraw changes of tenants that wait for an operator's approval
+    Approval(ApprovalCommand),
+    /// Approve or deny a change of a tenant that waits
+    Approve(Approve),
     /// Show and verify the audit log: all administration, and faults of policies
     #[command(subcommand)]
     Audit(Audit),

@@ -3,6 +3,7 @@
 //! ```text
 //!                       ┌─ admin         status, console, prefetch, upgrade: one request, one report
 //!                       ├─ audit         the log of all administration
+//!                       ├─ approval      changes of tenants that wait for an operator
 //! args  the commands    ├─ calls         single calls: explain, tap, trace
 //! usage their help      ├─ ceiling       what a tenant may have at most
 //!   │                   ├─ check         what is wrong with a host or a daemon, and how to mend it
@@ -39,6 +40,7 @@
 
 mod admin;
 mod api;
+mod approval;
 mod args;
 mod attachment;
 mod audit;
@@ -149,6 +151,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Policy(args) => policy::policy(&cli.socket, args),
         Command::Credential(args) => credential::credential(&cli.socket, args),
         Command::Ceiling(args) => ceiling::ceiling(&cli.socket, args),
+        Command::Approval(args) => approval::approval(&cli.socket, args),
+        Command::Approve(args) => approval::approve(&cli.socket, args),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Context(command) => context::context(cli.typed_socket(), command),
         Command::Usage(args) => tenant_usage::usage(&cli.socket, args),

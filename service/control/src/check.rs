@@ -13,8 +13,8 @@ use crate::error::{StoreError, contradiction, no_policy};
 use crate::model::hex;
 use crate::policy::PolicyVersion;
 use crate::tables::{
-    CEILINGS, CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow, SIZES, SLOTS,
-    TENANTS, TOKENS, format_of, in_order, table,
+    APPROVALS, CEILINGS, CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow,
+    SIZES, SLOTS, TENANTS, TOKENS, format_of, in_order, table,
 };
 
 /// Compares what tables say of each other, and modules with their digests: the tables' invariants.
@@ -27,6 +27,7 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
     }
     check_credentials(&read)?;
     check_ceilings(&read)?;
+    check_approvals(&read)?;
     let (Some(policies), Some(modules)) = (table(&read, POLICIES)?, table(&read, MODULES)?) else {
         return Ok(());
     };
@@ -100,6 +101,24 @@ fn check_ceilings(read: &ReadTransaction) -> Result<(), StoreError> {
         let (tenant, _) = key.value();
         if !tenant.is_empty() && tenants.get(tenant)?.is_none() {
             let what = format!("a ceiling belongs to tenant {tenant:?}, which doesn't exist");
+            return Err(contradiction(what));
+        }
+    }
+    Ok(())
+}
+
+/// Requests for approval belong to tenants.
+fn check_approvals(read: &ReadTransaction) -> Result<(), StoreError> {
+    let (Some(tenants), Some(approvals)) = (table(read, TENANTS)?, table(read, APPROVALS)?) else {
+        return Ok(());
+    };
+    for row in approvals.iter()? {
+        let (key, _) = row?;
+        let (tenant, number) = key.value();
+        if tenants.get(tenant)?.is_none() {
+            let what = format!(
+                "request {number} for approval belongs to tenant {tenant:?}, which doesn't exist"
+            );
             return Err(contradiction(what));
         }
     }

@@ -95,6 +95,14 @@ pub enum StoreError {
         value: String,
         values: &'static str,
     },
+    #[error("tenant {tenant:?} has no request {number} for approval")]
+    NoApproval { tenant: String, number: u64 },
+    #[error("request {number} of tenant {tenant} for approval is {state} already")]
+    Decided {
+        tenant: String,
+        number: u64,
+        state: &'static str,
+    },
     #[error("the daemon is being upgraded; changes are rejected until the upgrade ends")]
     HandedOver,
     #[error("another daemon uses the state in {path}")]
@@ -129,7 +137,7 @@ pub enum StoreError {
         "the state in {path} is read-only at the moment: {why}; each change tries to write again"
     )]
     ReadOnly { path: String, why: String },
-    #[error("the state has an attachment that this daemon can't read: {error}")]
+    #[error("the state has a row that this daemon can't read: {error}")]
     Unreadable { error: serde_json::Error },
     #[error("the audit log {path} can't be written, so nothing is changed: {error}")]
     Audit { path: String, error: std::io::Error },
@@ -158,10 +166,11 @@ impl StoreError {
             | E::Lifetime { .. }
             | E::RoleOf { .. }
             | E::TooMany { .. } => Cause::Invalid,
-            E::Step { .. } | E::Needed { .. } => Cause::State,
+            E::Step { .. } | E::Needed { .. } | E::Decided { .. } => Cause::State,
             E::TenantExists { .. } | E::CredentialExists { .. } => Cause::Exists,
             E::NoTenant { .. }
             | E::NoCredential { .. }
+            | E::NoApproval { .. }
             | E::NoPolicy { .. }
             | E::NoPolicyNamed { .. }
             | E::NotAttached { .. } => Cause::Missing,

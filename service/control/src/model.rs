@@ -358,6 +358,15 @@ pub struct PolicyBytes {
     pub config: Option<Vec<u8>>,
 }
 
+impl PolicyBytes {
+    /// SHA-256 of the configuration, if there is one.
+    pub fn config_digest(&self) -> Option<[u8; 32]> {
+        self.config
+            .as_deref()
+            .map(|bytes| Sha256::digest(bytes).into())
+    }
+}
+
 /// A tenant's objects, which end with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holdings {
@@ -519,8 +528,15 @@ pub(crate) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Resu
     }
 }
 
+/// Checks an attachment's names and the limits of its options.
+pub(crate) fn check_attachment(attachment: &Attachment) -> Result<(), StoreError> {
+    check_target(&attachment.target)?;
+    check_name("policy", &attachment.policy)?;
+    attachment.options.check()
+}
+
 /// Checks a target's names.
-pub(crate) fn check_target(target: &Target) -> Result<(), StoreError> {
+fn check_target(target: &Target) -> Result<(), StoreError> {
     let provider = target.party != Party::Tenant;
     let all = |text: &str| provider && text == ALL;
     if !all(&target.tenant) {

@@ -37,16 +37,18 @@ use crate::error::{StoreError, contradiction};
 use crate::lent::{Held, Lent};
 use crate::pair::{self, Restored};
 use crate::tables::{
-    AUDIT, CEILINGS, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES, PLACEMENTS, POLICIES,
-    SETTINGS, SIZES, SLOTS, TENANTS, TOKENS, builder, last_record, prepare,
+    APPROVALS, AUDIT, CEILINGS, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES, PLACEMENTS,
+    POLICIES, SETTINGS, SIZES, SLOTS, TENANTS, TOKENS, builder, last_record, prepare,
 };
 
+mod approvals;
 mod ceilings;
 mod credentials;
 mod policies;
 mod settings;
 mod tenants;
 
+pub use approvals::NewDecision;
 pub use ceilings::changed_values;
 
 /// The daemon's stored configuration, kept across restarts.
@@ -260,6 +262,7 @@ impl Store {
         copy_table(&from, &to, SETTINGS)?;
         copy_table(&from, &to, PLACEMENTS)?;
         copy_table(&from, &to, CEILINGS)?;
+        copy_table(&from, &to, APPROVALS)?;
         Ok(to.commit()?)
     }
 

@@ -14,9 +14,10 @@ use sha2::{Digest as _, Sha256};
 
 use crate::audit::{Actor, Event};
 use crate::{
-    ALL, Attachment, Candidate, Cause, Credential, FIRST_CREDENTIAL, Identity, Options, Owner,
-    Party, PolicyInfo, PolicyVersion, Role, Selection, Side, Slot, SlotError, Store, StoreError,
-    Target, Token, TokenDigest, Trial, hex, limits,
+    ALL, Approval, ApprovalState, Attachment, Candidate, Cause, Credential, FIRST_CREDENTIAL,
+    Identity, NewApproval, NewDecision, Options, Owner, Party, PolicyInfo, PolicyVersion, Role,
+    Selection, Side, Slot, SlotError, Store, StoreError, Target, Token, TokenDigest, Trial, hex,
+    limits,
 };
 
 const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
@@ -1655,4 +1656,212 @@ fn a_store_that_is_handed_over_has_one_owner_at_a_time() {
     assert_eq!(first.tenants().unwrap(), ["acme", "b", "c"]);
     let verified = first.audit_verification().unwrap().run().unwrap();
     assert_eq!(verified.records, 4, "three tenants and a fault");
+}
+
+// ---- approvals ----
+
+fn asked(what: &str) -> NewApproval {
+    NewApproval {
+        tenant: "acme".to_owned(),
+        credential: FIRST_CREDENTIAL.to_owned(),
+        token: TokenDigest::of("tg_x"),
+        what: json!({"act": what}),
+        order: b"order".to_vec(),
+    }
+}
+
+fn ending(number: u64, state: ApprovalState) -> NewDecision<'static> {
+    NewDecision {
+        tenant: "acme",
+        number,
+        state,
+        by: "operator",
+        reason: None,
+    }
+}
+
+fn last_event(store: &Store) -> String {
+    let line = store.audit_last(1).unwrap().remove(0);
+    let record: serde_json::Value = serde_json::from_str(&line).unwrap();
+    record["event"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_request_waits_until_it_is_decided_once() {
+    let store = acme();
+    assert_eq!(store.ask_approval(ADMIN, &asked("one")).unwrap(), 1);
+    assert_eq!(last_event(&store), "approval-request");
+    assert_eq!(store.ask_approval(ADMIN, &asked("two")).unwrap(), 2);
+    let one = store.approval("acme", 1).unwrap();
+    assert_eq!(
+        (one.state, one.order.as_slice()),
+        (ApprovalState::Waiting, &b"order"[..])
+    );
+    assert_eq!(one.token, TokenDigest::of("tg_x"));
+    assert_eq!(
+        one.expires.duration_since(one.asked).unwrap(),
+        limits::APPROVAL_LIFE
+    );
+
+    let denial = NewDecision {
+        reason: Some("not on Fridays"),
+        ..ending(1, ApprovalState::Denied)
+    };
+    store.end_approval(ADMIN, &denial).unwrap();
+    assert_eq!(last_event(&store), "approval-deny");
+    let again = store.end_approval(ADMIN, &ending(1, ApprovalState::Withdrawn));
+    let again = again.unwrap_err();
+    assert_eq!(again.cause(), Cause::State);
+    assert!(again.to_string().contains("is denied already"), "{again}");
+    let one = store.approval("acme", 1).unwrap();
+    assert_eq!(one.state, ApprovalState::Denied);
+    assert!(one.order.is_empty());
+    let decision = one.decision.unwrap();
+    assert_eq!(
+        (&*decision.by, decision.reason.as_deref()),
+        ("operator", Some("not on Fridays"))
+    );
+
+    // Attachments and decision are one change.
+    let attachment = at("a.B", "", Side::Client, "acl@1");
+    let only = std::slice::from_ref(&attachment);
+    let refused = store.put_approved(ADMIN, json!({}), &ending(1, ApprovalState::Approved), only);
+    assert_eq!(refused.unwrap_err().cause(), Cause::State);
+    assert!(store.attachments().unwrap().is_empty());
+    store
+        .put_approved(ADMIN, json!({}), &ending(2, ApprovalState::Approved), only)
+        .unwrap();
+    assert_eq!(last_event(&store), "approval-grant");
+    assert_eq!(store.attachments().unwrap(), [attachment]);
+    assert_eq!(
+        store.approval("acme", 2).unwrap().state,
+        ApprovalState::Approved
+    );
+
+    let (listed, is_cut) = store.approvals(Some("acme")).unwrap();
+    assert_eq!((listed.len(), is_cut), (2, false));
+    assert!(store.approvals(None).unwrap().0.is_empty(), "none waits");
+    assert_eq!(
+        store.approvals(Some("evil")).unwrap_err().cause(),
+        Cause::Missing
+    );
+    assert_eq!(
+        store.approval("acme", 3).unwrap_err().cause(),
+        Cause::Missing
+    );
+    let long = NewDecision {
+        reason: Some(&"x".repeat(limits::MAX_REASON + 1)),
+        ..ending(1, ApprovalState::Denied)
+    };
+    assert_eq!(
+        store.end_approval(ADMIN, &long).unwrap_err().cause(),
+        Cause::Invalid
+    );
+    store.check_invariants();
+}
+
+#[test]
+fn requests_are_bounded_and_their_numbers_are_not_reused() {
+    let store = acme();
+    for _ in 0..limits::MAX_WAITING {
+        store.ask_approval(ADMIN, &asked("x")).unwrap();
+    }
+    let full = store.ask_approval(ADMIN, &asked("x")).unwrap_err();
+    assert_eq!(full.cause(), Cause::Limit);
+    assert!(
+        full.to_string().contains("16 requests of this tenant"),
+        "{full}"
+    );
+    let mut number = limits::MAX_WAITING as u64;
+    for _ in 0..2 * limits::MAX_DECIDED {
+        store
+            .end_approval(ADMIN, &ending(number, ApprovalState::Withdrawn))
+            .unwrap();
+        assert_eq!(store.ask_approval(ADMIN, &asked("x")).unwrap(), number + 1);
+        number += 1;
+    }
+    let (listed, is_cut) = store.approvals(Some("acme")).unwrap();
+    let waiting = |one: &&Approval| one.state == ApprovalState::Waiting;
+    assert_eq!(listed.iter().filter(waiting).count(), limits::MAX_WAITING);
+    assert_eq!(listed.len(), limits::MAX_WAITING + limits::MAX_DECIDED);
+    assert!(!is_cut);
+    let large = NewApproval {
+        order: vec![0; limits::MAX_APPROVAL_BYTES],
+        ..asked("x")
+    };
+    assert_eq!(
+        store.ask_approval(ADMIN, &large).unwrap_err().cause(),
+        Cause::Invalid
+    );
+
+    // They end with their tenant, and those of others stay.
+    store.add_tenant(ADMIN, "acme2").unwrap();
+    let other = NewApproval {
+        tenant: "acme2".to_owned(),
+        ..asked("y")
+    };
+    store.ask_approval(ADMIN, &other).unwrap();
+    assert_eq!(
+        store.approvals(None).unwrap().0.len(),
+        limits::MAX_WAITING + 1
+    );
+    store.remove_tenant(ADMIN, "acme").unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
+    assert!(store.approvals(Some("acme")).unwrap().0.is_empty());
+    assert_eq!(store.approvals(None).unwrap().0.len(), 1);
+    store.check_invariants();
+}
+
+#[test]
+fn more_requests_than_an_answer_has_are_cut() {
+    let store = Store::in_memory().unwrap();
+    for tenant in 0..=limits::MAX_APPROVALS_SHOWN / limits::MAX_WAITING {
+        let tenant = format!("t{tenant}");
+        store.add_tenant(ADMIN, &tenant).unwrap();
+        for _ in 0..limits::MAX_WAITING {
+            let one = NewApproval {
+                tenant: tenant.clone(),
+                ..asked("x")
+            };
+            store.ask_approval(ADMIN, &one).unwrap();
+        }
+    }
+    let (listed, is_cut) = store.approvals(None).unwrap();
+    assert_eq!((listed.len(), is_cut), (limits::MAX_APPROVALS_SHOWN, true));
+}
+
+#[test]
+fn a_request_expires_and_survives_a_copy() {
+    let store = acme();
+    let now = std::time::SystemTime::now();
+    let old = now - limits::APPROVAL_LIFE;
+    store.ask_approval_at(ADMIN, &asked("old"), old).unwrap();
+    store.ask_approval(ADMIN, &asked("new")).unwrap();
+    assert_eq!(store.overdue_approvals().unwrap(), [("acme".to_owned(), 1)]);
+    let later = now + limits::APPROVAL_LIFE + Duration::from_secs(1);
+    assert_eq!(store.overdue_approvals_at(later).unwrap().len(), 2);
+    // Also before the daemon has noticed.
+    assert_eq!(
+        store.approval("acme", 1).unwrap().state,
+        ApprovalState::Expired
+    );
+    for state in [ApprovalState::Approved, ApprovalState::Denied] {
+        let refused = store.put_approved(ADMIN, json!({}), &ending(1, state), &[]);
+        let refused = refused.unwrap_err();
+        assert!(
+            refused.to_string().contains("is expired already"),
+            "{refused}"
+        );
+    }
+    store
+        .end_approval(ADMIN, &ending(1, ApprovalState::Expired))
+        .unwrap();
+    assert_eq!(last_event(&store), "approval-expire");
+    assert!(store.overdue_approvals().unwrap().is_empty());
+
+    let copy = copy_of(&store);
+    assert_eq!(
+        copy.approvals(Some("acme")).unwrap(),
+        store.approvals(Some("acme")).unwrap()
+    );
 }

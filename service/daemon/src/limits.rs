@@ -139,6 +139,10 @@ pub const FAULT_MEMORY: Duration = Duration::from_secs(10);
 /// How often the audit log gets the counts of repeated events that it lacks.
 pub const AUDIT_FLUSH: Duration = Duration::from_secs(2);
 
+/// How often the daemon ends requests for approval whose time is over. One can't be approved in
+/// between.
+pub const APPROVAL_LOOK: Duration = Duration::from_secs(600);
+
 /// How often the daemon tries to write a read-only state again. Each change tries it, too.
 pub const STATE_RETRY: Duration = Duration::from_secs(30);
 

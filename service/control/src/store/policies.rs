@@ -9,7 +9,7 @@ use crate::check::{check_module, module_lost, sha256};
 use crate::error::{StoreError, full, no_policy};
 use crate::limits;
 use crate::model::{
-    Attachment, PolicyBytes, PolicyInfo, Selection, check_name, check_size, check_target, hex,
+    Attachment, PolicyBytes, PolicyInfo, Selection, check_attachment, check_name, check_size, hex,
 };
 use crate::policy::{Owner, PolicyVersion};
 use crate::rows::{
@@ -200,11 +200,7 @@ impl Store {
         details: Value,
         attachments: &[Attachment],
     ) -> Result<(), StoreError> {
-        for attachment in attachments {
-            check_target(&attachment.target)?;
-            check_name("policy", &attachment.policy)?;
-            attachment.options.check()?;
-        }
+        attachments.iter().try_for_each(check_attachment)?;
         self.change(|change| {
             for attachment in attachments {
                 put(change, attachment)?;

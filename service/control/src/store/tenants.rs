@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use redb::{ReadableTable, ReadableTableMetadata};
 use serde_json::{Value, json};
 
+use super::approvals::forget_approvals;
 use super::ceilings::forget_ceiling;
 use super::credentials::{forget_credentials, put_credential};
 use super::{Store, note};
@@ -56,6 +57,7 @@ impl Store {
             }
             forget_credentials(change, &Owner::Tenant(tenant.to_owned()))?;
             forget_ceiling(change, tenant)?;
+            forget_approvals(change, tenant)?;
             change.open_table(PLACEMENTS)?.remove(tenant)?;
             let mut slots = change.open_table(SLOTS)?;
             let had = holdings(&change.open_table(POLICIES)?, &slots, tenant)?;

@@ -36,7 +36,7 @@ use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::observe::{repeats, telemetry};
-use crate::control::operators::ending;
+use crate::control::operators::{approvals, ending};
 use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
@@ -211,6 +211,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     placing::tell(&control.homes, &control.runtimes)
         .await
         .map_err(DaemonError::Runtime)?;
+    control
+        .tune(&control.config())
+        .await
+        .map_err(DaemonError::Runtime)?;
     control.restore().await?;
     prefetch::configured(&control.config(), &control.apps.schemas).await?;
     each_runtime_answers(&control.runtimes).await?;
@@ -218,6 +222,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(repeats::follow_repeats(Rc::clone(&control)));
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     tokio::task::spawn_local(ending::follow_tokens(Rc::clone(&control)));
+    tokio::task::spawn_local(approvals::follow_approvals(Rc::clone(&control)));
     #[cfg(feature = "rdma")]
     tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(
         control.peers.rdma().clone(),

@@ -253,7 +253,16 @@ async fn act(control: &Rc<Control>, who: Visitor, action: Action) -> Result<(), 
     };
     let its = kind(control, &who.principal, change.row())?;
     let _turn = control.paces.turn(&who.principal, its).await?;
-    ask(control, &who, change).await.map(drop)
+    let waits = match ask(control, &who, change).await? {
+        Answer::PromotePolicy(promoted) => promoted.waits_for,
+        _ => None,
+    };
+    let Some(waits) = waits else {
+        return Ok(());
+    };
+    let (tenant, number) = (waits.tenant, waits.number);
+    let text = format!("the change waits for an operator's approval: request {tenant}/{number}");
+    Err(Status::new(Code::FAILED_PRECONDITION, text))
 }
 
 /// The place that an action names, in the API's words.

@@ -20,7 +20,8 @@ use crate::control::api::words::{
 };
 use crate::control::apps::prefetch;
 use crate::control::observe::{metrics_json, watching};
-use crate::control::operators::{admin, ceilings, console, ending, report, usage};
+use crate::control::operators::{admin, approvals, ceilings, console, ending, report, usage};
+use crate::control::policies::lifecycle::{self, Outcome, Waits};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
@@ -72,6 +73,13 @@ fn owner(tenant: String) -> Owned {
     match tenant.is_empty() {
         true => Owned::Provider,
         false => Owned::Tenant(tenant),
+    }
+}
+
+fn approval_id(waits: &Waits) -> ApprovalId {
+    ApprovalId {
+        tenant: waits.tenant.clone(),
+        number: waits.number,
     }
 }
 
@@ -292,7 +300,7 @@ impl Handler for Api {
             true => ALL.to_owned(),
             false => name,
         };
-        let body = RequestBody::PolicyAttach(messages::PolicyAttach {
+        let body = messages::PolicyAttach {
             policy: format!("{}@{}", request.name, request.version),
             service: or_all(request.service),
             method: request.method,
@@ -303,13 +311,19 @@ impl Handler for Api {
             percent: request.percent,
             options,
             has_schema: !request.schema.is_empty(),
-        });
-        match self.answer(body, schema(&request.schema)?).await?.body {
-            ResponseBody::Done(done) => Ok(AttachPolicyResponse {
-                warnings: done.warnings,
-            }),
-            _ => Err(unexpected()),
-        }
+        };
+        let schema = schema(&request.schema)?;
+        let attached = lifecycle::attach(&self.control, self.actor.clone(), body, schema).await;
+        Ok(match attached.map_err(refused)? {
+            Outcome::Made(warnings) => AttachPolicyResponse {
+                warnings,
+                waits_for: None,
+            },
+            Outcome::Waits(waits) => AttachPolicyResponse {
+                waits_for: Some(approval_id(&waits)),
+                warnings: waits.warnings,
+            },
+        })
     }
 
     async fn detach_policy(
@@ -329,16 +343,27 @@ impl Handler for Api {
         let request = request.into_request();
         let probation = request.probation.map(|time| duration("probation", time));
         let probation = probation.transpose()?;
-        let body = RequestBody::PolicyUpgrade(messages::PolicyUpgrade {
+        let body = messages::PolicyUpgrade {
             version: request.version,
             at: Some(selection(request.at.as_ref())?),
             mode: mode(request.mode)?,
             percent: request.percent,
             probation_ms: probation.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             has_schema: !request.schema.is_empty(),
-        });
-        let report = self.report(body, schema(&request.schema)?).await?;
-        Ok(UpgradePolicyResponse { report })
+        };
+        let schema = schema(&request.schema)?;
+        let upgraded = lifecycle::upgrade(&self.control, self.actor.clone(), body, schema).await;
+        let (report, waits_for) = match upgraded.map_err(refused)? {
+            Outcome::Made((changed, warnings)) => (report::upgraded(&changed, warnings), None),
+            Outcome::Waits(waits) => {
+                let id = approval_id(&waits);
+                (report::upgraded(&[], waits.warnings), Some(id))
+            }
+        };
+        Ok(UpgradePolicyResponse {
+            report: Some(from_json(report)),
+            waits_for,
+        })
     }
 
     async fn promote_policy(
@@ -346,8 +371,19 @@ impl Handler for Api {
         request: Authorized<PromotePolicyRequest>,
     ) -> Result<PromotePolicyResponse> {
         let request = request.into_request();
-        let report = self.step(request.at.as_ref(), STEP_PROMOTE).await?;
-        Ok(PromotePolicyResponse { report })
+        let step = messages::PolicyStep {
+            at: Some(selection(request.at.as_ref())?),
+            step: STEP_PROMOTE,
+        };
+        let promoted = lifecycle::step(&self.control, self.actor.clone(), step).await;
+        let (changed, waits_for) = match promoted.map_err(refused)? {
+            Outcome::Made(changed) => (changed, None),
+            Outcome::Waits(waits) => (Vec::new(), Some(approval_id(&waits))),
+        };
+        Ok(PromotePolicyResponse {
+            report: Some(from_json(report::changed(&changed))),
+            waits_for,
+        })
     }
 
     async fn roll_back_policy(
@@ -435,6 +471,41 @@ impl Handler for Api {
         Ok(DeletePolicyResponse {
             deleted: deleted.map(|version| version.to_string()).collect(),
         })
+    }
+
+    // ---- approvals ----
+
+    async fn list_approvals(
+        &self,
+        request: Authorized<ListApprovalsRequest>,
+    ) -> Result<ListApprovalsResponse> {
+        approvals::list(self.control.changes.store(), &request.tenant).map_err(refused)
+    }
+
+    async fn show_approval(
+        &self,
+        request: Authorized<ShowApprovalRequest>,
+    ) -> Result<ShowApprovalResponse> {
+        let store = self.control.changes.store();
+        approvals::show(store, &request.tenant, request.number).map_err(refused)
+    }
+
+    async fn decide_approval(
+        &self,
+        request: Authorized<DecideApprovalRequest>,
+    ) -> Result<DecideApprovalResponse> {
+        let decided = approvals::decide(&self.control, self.actor.clone(), &request).await;
+        decided.map_err(refused)?;
+        Ok(DecideApprovalResponse {})
+    }
+
+    async fn withdraw_approval(
+        &self,
+        request: Authorized<WithdrawApprovalRequest>,
+    ) -> Result<WithdrawApprovalResponse> {
+        let withdrawn = approvals::withdraw(&self.control, self.actor.clone(), &request).await;
+        withdrawn.map_err(refused)?;
+        Ok(WithdrawApprovalResponse {})
     }
 
     // ---- observation ----

@@ -103,7 +103,8 @@ pub(crate) async fn handle(
         }
         RequestBody::PolicyPush(request) => push(control, actor, request, fds).await?.into(),
         RequestBody::PolicyAttach(request) => {
-            let warnings = lifecycle::attach(control, actor, request, fds).await?;
+            let attached = lifecycle::attach(control, actor, request, fds).await?;
+            let warnings = attached.made()?;
             ResponseBody::Done(Done { warnings }).into()
         }
         RequestBody::PolicyDetach(request) => {
@@ -112,10 +113,9 @@ pub(crate) async fn handle(
             ResponseBody::Done(Done::default()).into()
         }
         RequestBody::PolicyUpgrade(request) => {
-            let (changed, warnings) = lifecycle::upgrade(control, actor, request, fds).await?;
-            let mut report = report::changed(&changed);
-            report["warnings"] = warnings.into();
-            report::answer(&report)?
+            let upgraded = lifecycle::upgrade(control, actor, request, fds).await?;
+            let (changed, warnings) = upgraded.made()?;
+            report::answer(&report::upgraded(&changed, warnings))?
         }
         RequestBody::PolicyDelete(request) => {
             let deleted = ending::delete(&control.changes, actor, request).await?;
@@ -123,8 +123,8 @@ pub(crate) async fn handle(
             report::answer(&json!({"deleted": deleted}))?
         }
         RequestBody::PolicyStep(request) => {
-            let changed = lifecycle::step(control, actor, request).await?;
-            report::answer(&report::changed(&changed))?
+            let stepped = lifecycle::step(control, actor, request).await?;
+            report::answer(&report::changed(&stepped.made()?))?
         }
         RequestBody::PolicyList(_) => report::answer(&report::list(
             store,
@@ -223,6 +223,10 @@ async fn push(
     // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
     control.changes.require_owner(&owner)?;
     control.modules.check_origin(&wasm, proof.as_ref())?;
+    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), control.ceiling_of(&owner)?) {
+        let origin = (&*wasm, proof.as_ref());
+        ceilings::check_signers(tenant, &ceiling, origin, &request.name)?;
+    }
     let wasm = match description {
         Some(description) => described(&wasm, description)?,
         None => wasm,
@@ -233,6 +237,7 @@ async fn push(
     let ceiling = control.ceiling_of(&owner)?;
     if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
         ceilings::check_language(tenant, ceiling, &policy, &request.name)?;
+        ceilings::check_memory(tenant, ceiling, &policy, &request.name)?;
     }
     let schema = schema.map_or(&[][..], std::slice::from_ref);
     let given = given::given(&control.apps, &actor, request.has_schema, schema).await?;
@@ -248,7 +253,7 @@ async fn push(
             control.check_apart(tenant, policy, config.clone()).await?;
         }
         _ => {
-            let limits = control.modules.limits_for(&control.config(), None);
+            let limits = control.limits_of(&owner, None, &policy)?;
             let turn = control.apps.turn_of(&actor).await?;
             check_configuration(turn, limits, policy, config.clone()).await?;
         }

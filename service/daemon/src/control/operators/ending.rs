@@ -96,6 +96,8 @@ pub(crate) async fn remove(
     }
     let _one_at_a_time = control.changes.begin(&actor).await?;
     let sessions = control.apps.sessions.count_of(&tenant);
+    let ceiling = control.changes.store().ceiling_values(Some(&tenant));
+    let ceiling = ceiling.map_err(|error| store_failed(&error))?;
     let had = control.changes.store().remove_tenant(actor, &tenant);
     let had = had.map_err(|error| store_failed(&error))?;
     end_sessions(
@@ -107,6 +109,9 @@ pub(crate) async fn remove(
     console::end_sessions(control);
     lifecycle::end_attachments(&control.policies, &control.runtimes, &had.attachments).await?;
     control.policies.forget_misfits(&tenant);
+    if ceiling.contains_key("cpu_share_percent") {
+        control.tune(&control.config()).await?;
+    }
     if control.homes.forget(&tenant) {
         placing::tell(&control.homes, &control.runtimes).await?;
     }

@@ -3,13 +3,14 @@
 //! ```text
 //!   connection ─▶ admin.rs ─┬─▶ report.rs, explain.rs, replay.rs: questions
 //!                           ├─▶ console.rs: invitations to the web console
-//!                           └─▶ settings.rs, ending.rs, policies::lifecycle, placement: changes
+//!                           └─▶ settings.rs, approvals.rs, ceilings.rs, ending.rs, policies::lifecycle, placement: changes
 //! ```
 //!
 //! Invariant: only root, the daemon's own user and requests that the API has authorized get here,
 //! and the audit log records each change.
 
 pub(super) mod admin;
+pub(super) mod approvals;
 pub(super) mod ceilings;
 pub(super) mod console;
 pub(super) mod ending;

@@ -49,6 +49,13 @@ pub(crate) fn changed(attachments: &[Attachment]) -> Value {
     json!({"attachments": all})
 }
 
+/// The attachments that an upgrade concerned, and its warnings.
+pub(crate) fn upgraded(attachments: &[Attachment], warnings: Vec<String>) -> Value {
+    let mut report = changed(attachments);
+    report["warnings"] = warnings.into();
+    report
+}
+
 /// A policy's owner as `policy list` shows it: the tenant's name, or `(provider)`.
 fn owner_name(owner: &Owner) -> &str {
     owner.tenant().unwrap_or("(provider)")

@@ -12,6 +12,7 @@ use tollgate_engine::Status;
 
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
+use crate::control::policies::lifecycle::approval::granted;
 use crate::control::policies::lifecycle::candidates::check;
 use crate::control::policies::lifecycle::{Next, Plan, PreparedInstances, Told, refused};
 use crate::control::policies::live_policies::LivePolicies;
@@ -38,6 +39,7 @@ impl Control {
         mut prepared: PreparedInstances,
         told: Told,
     ) -> Result<(), Status> {
+        self.require_approved(&told, &plans)?;
         let hands_over = plans.iter().any(|plan| {
             let mut nexts = [&plan.stable, &plan.candidate].into_iter();
             nexts.any(|next| matches!(next, Next::Put { inherit: true, .. }))
@@ -73,10 +75,18 @@ impl Control {
         }
         let store = |told: Told| {
             let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
-            self.changes
-                .store()
-                .put(told.actor, told.event, told.details, &attachments)
-                .map_err(refused)
+            let Told {
+                actor,
+                event,
+                details,
+                approval,
+            } = told;
+            let store = self.changes.store();
+            let stored = match &approval {
+                Some(of) => store.put_approved(actor, details, &granted(of), &attachments),
+                None => store.put(actor, event, details, &attachments),
+            };
+            stored.map_err(refused)
         };
         let mut told = Some(told);
         if !hands_over && let Some(told) = told.take() {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   attach, upgrade, promote, rollback, release, detach       operator.rs, with words.rs
+//!   a tenant's, if they wait for an operator's approval       approval.rs, approve.rs
 //!   reload (a fresh instance), quarantine (too many faults)   faults.rs  ┐ by the daemon, on events
 //!   rollback (a candidate failed), promote (its probation     trials.rs  ┘ of runtimes and timers
 //!   is over)
@@ -19,6 +20,8 @@
 //! Only a runtime can find that the hand-over of state fails: an upgrade asks the runtimes first,
 //! and stores what they have accepted.
 
+mod approval;
+mod approve;
 mod candidates;
 mod carry_out;
 mod faults;
@@ -38,6 +41,7 @@ use crate::control::refusals::store_failed;
 use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::How;
 
+pub(in crate::control) use approval::{Outcome, Waits};
 pub(in crate::control) use operator::{attach, detach, end_attachments, step, upgrade};
 pub(in crate::control) use words::{selection_of, side_of};
 
@@ -73,6 +77,8 @@ struct Told {
     actor: Actor,
     event: Event,
     details: Value,
+    /// The tenant and number of the request that is approved with it.
+    approval: Option<(String, u64)>,
 }
 
 fn details_of(attachment: &Attachment) -> Value {
