@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use p256::pkcs8::{EncodePublicKey as _, LineEnding};
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value};
 use rustix::process::Signal;
@@ -113,18 +115,24 @@ fn every_request_of_every_principal_is_allowed_or_refused_as_the_table_says() {
     daemon.tenant("evil");
     let viewer = credential(&daemon, "acme", "viewer", "viewer");
     let application = credential(&daemon, "acme", "application", "application");
+    let deploy = daemon.ok("credential add deploy --operator");
+    let operator = Principal::Operator { who: String::new() };
     let principals = [
         (principal("acme", Role::Owner), Some(&*owner)),
         (principal("acme", Role::Viewer), Some(&*viewer)),
         (principal("acme", Role::Application), Some(&*application)),
-        (Principal::Operator { uid: 0, pid: 0 }, None),
+        (operator.clone(), None),
+        (operator, Some(deploy.trim())),
     ];
     let mut refused = 0;
     for (principal, token) in &principals {
         let client = client(&daemon, *token);
         for row in ALL {
             // An operator's requests would change something: nobody has this name.
-            let tenant = if token.is_some() { "acme" } else { "no name" };
+            let tenant = match principal {
+                Principal::Tenant { .. } => "acme",
+                Principal::Operator { .. } => "no name",
+            };
             let own = about(row, tenant, false).unwrap_or_default();
             let answer = client.ask_bytes(&row.path(), own);
             let code = answer
@@ -343,7 +351,7 @@ fn a_viewer_looks_an_application_calls_and_an_owner_makes_both() {
     assert_eq!(refused.code, Code::PERMISSION_DENIED, "{refused}");
     assert_eq!(
         refused.message,
-        "credential audit of tenant acme is a viewer's, which opens no session: use an application's or an owner's token"
+        "credential audit of tenant \"acme\" has the role viewer, which opens no session: use an application's or an owner's token"
     );
     let null = policy_file("null").display().to_string();
     for (token, line) in [
@@ -853,6 +861,378 @@ fn a_name_that_is_given_again_brings_no_records_of_the_tenant_before() {
     assert!(
         own.contains("tenant-add") && !own.contains("secret-plan"),
         "{own}"
+    );
+}
+
+#[test]
+fn modules_of_a_tenant_are_signed_by_whom_its_ceiling_says() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let other = daemon.tenant("other");
+    let wasm = std::fs::read(policy_file("null")).unwrap();
+    let push = |token: &str, file: &Path, rest: &str| {
+        let line = format!("policy push {} --name p{rest}", file.display());
+        as_bearer(&daemon, token, &line)
+    };
+    // Keys as people have them: Ed25519 inside the module, ECDSA beside it.
+    let inside = wasmsign2::KeyPair::generate();
+    let module = wasmsign2::Module::deserialize(&mut &wasm[..]).unwrap();
+    let module = inside.sk.sign(module, None).unwrap();
+    let mut bytes = Vec::new();
+    module.serialize(&mut bytes).unwrap();
+    let with_inside = bed.file("inside.wasm", &bytes);
+    let beside = p256::ecdsa::SigningKey::from_slice(&[7; 32]).unwrap();
+    let signature: p256::ecdsa::DerSignature = p256::ecdsa::signature::Signer::sign(&beside, &wasm);
+    let signature = BASE64_STANDARD.encode(signature.as_bytes());
+    let signature = bed.file("null.sig", signature);
+    let unsigned = bed.file("null.wasm", &wasm);
+    let with_beside = format!(" --signature {}", signature.display());
+    let in_one_line = |pem: String| {
+        let lines = pem.lines().filter(|line| !line.starts_with('-'));
+        lines.collect::<String>()
+    };
+    let ed25519 = in_one_line(inside.pk.to_pem());
+    let p256 = beside.verifying_key().to_public_key_pem(LineEnding::LF);
+    let p256 = in_one_line(p256.unwrap());
+
+    assert_eq!(push(&token, &unsigned, "").code, 0, "any");
+    let told = daemon.ok(&format!(
+        "ceiling set signers={ed25519} --tenant acme --dry-run"
+    ));
+    assert!(
+        told.contains("tenant acme has 1 versions of policies that were pushed before"),
+        "{told}"
+    );
+    daemon.ok(&format!(
+        "ceiling set signers={ed25519} --tenant acme --yes"
+    ));
+    let refused_push = push(&token, &unsigned, "");
+    at_ceiling(&refused_push, 7, "`signers` = 1 key");
+    refused(
+        &refused_push,
+        7,
+        "policy p lacks a signature that is needed: the module isn't signed",
+    );
+    at_ceiling(
+        &push(&token, &unsigned, &with_beside),
+        7,
+        "`signers` = 1 key",
+    );
+    assert_eq!(push(&token, &with_inside, "").code, 0);
+    // Also what an operator pushes for the tenant. Others push as before.
+    at_ceiling(
+        &daemon.run(&format!(
+            "policy push {} --name p --tenant acme",
+            unsigned.display()
+        )),
+        7,
+        "`signers` = 1 key",
+    );
+    assert_eq!(push(&other, &unsigned, "").code, 0);
+    daemon.ok(&format!(
+        "ceiling set signers={ed25519},{p256} --tenant acme --yes"
+    ));
+    assert_eq!(push(&token, &unsigned, &with_beside).code, 0);
+    at_ceiling(&push(&token, &unsigned, ""), 7, "`signers` = 2 keys");
+    // A version of before stays, and can be attached.
+    bearer_ok(
+        &daemon,
+        &token,
+        "policy attach p@1 --service hotel.Echo --side client",
+    );
+    let no_key = "M".repeat(60);
+    refused(
+        &daemon.run(&format!("ceiling set signers={no_key}")),
+        3,
+        "key 1 of the tenant's ceiling isn't a public key",
+    );
+}
+
+#[test]
+fn an_instances_memory_and_the_share_of_a_core_are_the_ceilings() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon_with("a", &durable());
+    let token = daemon.tenant("acme");
+    let other = daemon.tenant("other");
+    let push = |daemon: &Daemon, token: &str| {
+        let file = policy_file("null").display().to_string();
+        as_bearer(daemon, token, &format!("policy push {file} --name p"))
+    };
+    // A Rust guest's stack alone takes 1 MiB.
+    assert_eq!(push(&daemon, &token).code, 0);
+    daemon.ok("ceiling set memory_mib=1 --tenant acme");
+    at_ceiling(&push(&daemon, &token), 8, "`memory_mib` = 1");
+    let attach = "policy attach p@1 --service hotel.Echo --side client";
+    at_ceiling(&as_bearer(&daemon, &token, attach), 8, "`memory_mib` = 1");
+    daemon.ok("ceiling set memory_mib=2 --tenant acme");
+    bearer_ok(&daemon, &token, attach);
+    assert_eq!(push(&daemon, &other).code, 0);
+    bearer_ok(&daemon, &other, attach);
+    // The share of a core: at once, over a restart, and with the tenant's end.
+    let share = |daemon: &Daemon, tenant: &str| {
+        let status = daemon.status();
+        let tenants = status["accounts"].as_array().unwrap();
+        let its = tenants.iter().find(|its| its["tenant"] == tenant);
+        its.unwrap()["share_percent"].clone()
+    };
+    assert_eq!(share(&daemon, "acme"), 25);
+    daemon.ok("ceiling set cpu_share_percent=3 --tenant acme");
+    daemon.ok("ceiling set cpu_share_percent=60");
+    let shares = |daemon: &Daemon| ["acme", "other"].map(|tenant| share(daemon, tenant));
+    assert_eq!(shares(&daemon), [3, 60]);
+    daemon.process().kill();
+    drop(daemon);
+    let daemon = bed.daemon_with("a", &durable());
+    assert_eq!(shares(&daemon), [3, 60]);
+    daemon.ok("ceiling reset cpu_share_percent");
+    assert_eq!(shares(&daemon), [3, 25]);
+    daemon.ok("tenant remove acme --yes");
+    let token = daemon.tenant("acme");
+    assert_eq!(push(&daemon, &token).code, 0);
+    bearer_ok(&daemon, &token, attach);
+    assert_eq!(shares(&daemon), [25, 25]);
+}
+
+// ---- approvals ----
+
+/// A change that waits: exit status 75, and its request.
+#[track_caller]
+fn waits(outcome: &Outcome, request: &str) {
+    assert_eq!(outcome.code, 75, "{outcome}");
+    let words = format!("waits for an operator's approval: request {request}. ");
+    assert!(outcome.err.contains(&words), "{words}: {outcome}");
+    assert_eq!(outcome.out, "");
+}
+
+#[track_caller]
+fn refused(outcome: &Outcome, code: i32, words: &str) {
+    assert_eq!(outcome.code, code, "{outcome}");
+    assert!(outcome.err.contains(words), "{words}: {outcome}");
+}
+
+fn durable() -> Options {
+    Options {
+        durable: true,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn what_a_tenant_puts_in_force_waits_for_an_operator_and_survives_a_restart() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon_with("a", &durable());
+    let token = daemon.tenant("acme");
+    let other = daemon.tenant("other");
+    let viewer = credential(&daemon, "acme", "viewer", "viewer");
+    daemon.push("--tenant acme", "null", "p", None);
+    daemon.push("--tenant acme", "null", "p", None);
+    daemon.ok("ceiling set approval=operator --tenant acme");
+    let attach = "policy attach p@1 --service hotel.Echo --side client";
+    waits(&as_bearer(&daemon, &token, attach), "acme/1");
+    // The same request again is the same request. Nothing is in force.
+    waits(&as_bearer(&daemon, &token, attach), "acme/1");
+    assert!(!bearer_ok(&daemon, &token, "policy list").contains("hotel.Echo"));
+    // Who sees it, and who may decide.
+    let what = "attach: p@1 decides at client hotel.Echo/*";
+    for listed in [
+        bearer_ok(&daemon, &token, "approval list"),
+        bearer_ok(&daemon, &viewer, "approval list"),
+        daemon.ok("approval list"),
+    ] {
+        assert_eq!(listed.lines().count(), 1, "{listed}");
+        assert!(
+            listed.starts_with("acme/1  waiting  default  2") && listed.contains(what),
+            "{listed}"
+        );
+    }
+    let shown = daemon.ok("approval show acme/1 --json");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let module = shown["what"]["versions"][0]["module"].as_str().unwrap();
+    assert_eq!((module.len(), &shown["number"]), (64, &1.into()), "{shown}");
+    assert_eq!(bearer_ok(&daemon, &other, "approval list"), "");
+    refused(
+        &as_bearer(&daemon, &other, "approval show 1"),
+        5,
+        "no request 1",
+    );
+    refused(
+        &as_bearer(&daemon, &other, "approval show acme/1"),
+        5,
+        "there is no tenant \"acme\"",
+    );
+    refused(
+        &as_bearer(&daemon, &viewer, "approval withdraw 1"),
+        7,
+        "viewer",
+    );
+    refused(&as_bearer(&daemon, &token, "approve 1"), 7, "operators may");
+
+    // A daemon that begins anew has it, and so does a successor.
+    daemon.process().kill();
+    drop(daemon);
+    let mut daemon = bed.daemon_with("a", &durable());
+    daemon.upgrade(&program("tollgated"));
+    assert!(daemon.ok("approval list").contains(what));
+    assert_eq!(
+        daemon.ok("approve acme/1"),
+        format!("approved acme/1: {what}\n")
+    );
+    assert!(bearer_ok(&daemon, &token, "policy list").contains("client hotel.Echo/*"));
+    assert!(daemon.ok("approval list").is_empty(), "none waits");
+    let ended = bearer_ok(&daemon, &token, "approval show 1");
+    assert!(
+        ended.contains("\napproved at 2") && ended.contains(" by operator\n"),
+        "{ended}"
+    );
+    refused(&daemon.run("approve acme/1"), 9, "is approved already");
+
+    // A trial needs no approval, and neither does what takes something back. To decide does.
+    bearer_ok(&daemon, &token, "policy upgrade p@2 --mode shadow");
+    waits(&as_bearer(&daemon, &token, "policy promote p"), "acme/2");
+    bearer_ok(&daemon, &token, "policy rollback p");
+    for mode in ["shadow --probation 60m", "canary=1%", "enforce"] {
+        let upgrade = format!("policy upgrade p@2 --mode {mode}");
+        let waiting = as_bearer(&daemon, &token, &upgrade);
+        assert_eq!(waiting.code, 75, "{mode}: {waiting}");
+    }
+    waits(
+        &as_bearer(&daemon, &token, &format!("{attach} --fresh")),
+        "acme/6",
+    );
+    // There is no version on trial any more that the second request could promote.
+    refused(
+        &daemon.run("approve acme/2"),
+        9,
+        "no version of p is on trial",
+    );
+    bearer_ok(&daemon, &token, "approval withdraw 2");
+    refused(&daemon.run("approve acme/2"), 9, "is withdrawn already");
+
+    // The command that waits learns of the denial.
+    let file = daemon.token_file(&token).display().to_string();
+    let upgrade = "policy upgrade p@2 --mode enforce --wait --token-file";
+    let words = upgrade.split(' ').chain([&*file]);
+    let mut waiting = daemon.start(words);
+    let line = waiting.line(PATIENCE, |line| line.contains("request acme/5 waits"));
+    line.unwrap();
+    let deny = ["approve", "acme/5", "--deny", "--reason", "not on a Friday"];
+    assert_eq!(daemon.tollgate(deny).code, 0);
+    let status = waiting.ended(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(7));
+    let said = waiting.said().join("\n");
+    assert!(said.contains(" by operator: not on a Friday"), "{said}");
+    let listed = bearer_ok(&daemon, &token, "policy list");
+    let is_second = |line: &&str| line.contains("p@2") && line.contains("hotel.Echo");
+    assert_eq!(listed.lines().find(is_second), None, "{listed}");
+
+    // Detaching needs none. An operator's own act needs none.
+    daemon.ok("policy attach p@1 --tenant acme --service hotel.Echo --side server");
+    bearer_ok(&daemon, &token, "policy detach p --side client");
+    let log = bearer_ok(&daemon, &token, "audit show --last 100");
+    for record in [
+        "tenant acme credential default: approval-request {",
+        "operator: approval-grant {",
+        "operator: approval-deny {",
+        "tenant acme credential default: approval-withdraw {",
+    ] {
+        assert!(log.contains(record), "{record}: {log}");
+    }
+    // Requests end with their tenant.
+    daemon.ok("tenant remove acme --yes");
+    assert_eq!(daemon.ok("approval list"), "");
+    let token = daemon.tenant("acme");
+    assert_eq!(bearer_ok(&daemon, &token, "approval list"), "");
+}
+
+#[test]
+fn an_approved_change_is_the_one_that_was_requested_under_what_counts_then() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let build = credential(&daemon, "acme", "build", "owner");
+    for _ in 0..3 {
+        daemon.push("--tenant acme", "null", "p", None);
+    }
+    daemon.ok("ceiling set approval=operator --tenant acme");
+    let attach = |token: &str, what: &str| {
+        as_bearer(
+            &daemon,
+            token,
+            &format!("policy attach {what} --service hotel.Echo"),
+        )
+    };
+    // The ceiling counts as it is then; the request waits on.
+    waits(&attach(&token, "p@1 --side client --cpu-us 99"), "acme/1");
+    daemon.ok("ceiling set cpu_us=50 --tenant acme");
+    at_ceiling(&daemon.run("approve acme/1"), 8, "`cpu_us` = 50");
+    daemon.ok("ceiling set cpu_us=100 --tenant acme");
+    daemon.ok("approve acme/1");
+    // A version that is gone.
+    waits(&attach(&token, "p@3 --side server"), "acme/2");
+    bearer_ok(&daemon, &token, "policy delete p@3");
+    refused(&daemon.run("approve acme/2"), 5, "has no policy p@3");
+    // A place that has changed meanwhile.
+    let upgrade = "policy upgrade p@2 --mode canary=10%";
+    waits(&as_bearer(&daemon, &token, upgrade), "acme/3");
+    daemon.ok("policy attach p@1 --tenant acme --service hotel.Echo --side client --record 9");
+    refused(
+        &daemon.run("approve acme/3"),
+        9,
+        "would change something else now",
+    );
+    // An attachment that came meanwhile isn't upgraded along.
+    waits(&as_bearer(&daemon, &token, upgrade), "acme/4");
+    daemon.ok("policy attach p@1 --tenant acme --service hotel.Echo --side server");
+    refused(
+        &daemon.run("approve acme/4"),
+        9,
+        "would change something else now",
+    );
+    daemon.ok("policy detach p --tenant acme --side server");
+    daemon.ok("approve acme/4");
+    // A token that has ended.
+    waits(&attach(&build, "p@1 --side server"), "acme/5");
+    daemon.ok("credential revoke build --tenant acme");
+    refused(
+        &daemon.run("approve acme/5"),
+        9,
+        "the token of credential build",
+    );
+    assert!(
+        daemon
+            .ok("approval list --tenant acme")
+            .contains("acme/5  waiting  build")
+    );
+    assert!(daemon.ok("approval list").contains("its token has ended"));
+    assert_eq!(daemon.run("approve acme/5 --deny").code, 0);
+    // What is on trial with a probation when the ceiling is set goes on, and the operator is told.
+    daemon.ok("ceiling set approval=none --tenant acme");
+    bearer_ok(&daemon, &token, "policy rollback p");
+    bearer_ok(
+        &daemon,
+        &token,
+        "policy upgrade p@2 --mode shadow --probation 60m",
+    );
+    let told = daemon.ok("ceiling set approval=operator --tenant acme --dry-run");
+    assert!(
+        told.contains(
+            "p@2 at client hotel.Echo/* of tenant acme is on trial, and decides by itself"
+        ),
+        "{told}"
+    );
+    // Too many.
+    daemon.ok("ceiling set approval=operator --tenant acme --yes");
+    let waiting = daemon.ok("approval list").lines().count();
+    for n in waiting..16 {
+        let asked = attach(&token, &format!("p@1 --side server --record {}", n + 1));
+        assert_eq!(asked.code, 75, "{asked}");
+    }
+    let full = attach(&token, "p@1 --side server --record 99");
+    refused(
+        &full,
+        8,
+        "16 requests of this tenant that wait for approval",
     );
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -182,6 +183,63 @@ fn what_is_prefetched_is_resolved_and_compiled_before_anybody_binds_it() {
     assert_eq!(
         (&schemas["misses"], &schemas["hits"]),
         (&0.into(), &2.into())
+    );
+}
+
+#[test]
+fn a_tenant_prefetches_in_its_share_and_at_its_cost() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    daemon.tenant("evil");
+    let viewer = daemon.ok("credential add looks --tenant acme --role viewer");
+    let prefetch = |token: &str, file: &Path, more: &str| {
+        let token = daemon.token_file(token.trim()).display().to_string();
+        let line = format!("prefetch --json --proto {} {more}", file.display());
+        let words = line.split_whitespace().map(str::to_owned);
+        daemon.tollgate(words.chain(["--token-file".to_owned(), token]))
+    };
+    let hotel_file = proto_file("hotel.proto");
+    let done = prefetch(&token, &hotel_file, "");
+    assert_eq!(done.code, 0, "{done}");
+    let said: Value = serde_json::from_str(&done.out).unwrap();
+    for service in said["services"].as_array().unwrap() {
+        assert_eq!(service["compiled"], service["methods"], "{said}");
+    }
+    let schemas = daemon.status()["schemas"].clone();
+    assert_eq!(
+        (&schemas["held"], &schemas["prefetched"]),
+        (&2.into(), &0.into()),
+        "an operator's are kept, a tenant's aren't"
+    );
+    let session = open(&daemon, &token);
+    serve(&session, &hotel(), ECHO);
+    assert_eq!(daemon.status()["schemas"]["hits"], 1);
+    assert_eq!(prefetch(&viewer, &hotel_file, "").code, 7);
+    for others in ["evil", "nobody"] {
+        let refused = prefetch(&token, &hotel_file, &format!("--tenant {others}"));
+        assert_eq!(refused.code, 5, "{refused}");
+    }
+    // The time is the tenant's.
+    daemon.ok("ceiling set compile_s_per_hour=1 --tenant acme --yes");
+    let refused = (0..100).find_map(|number| {
+        let schema = large_schema(&bed, &format!("int32 another_{number} = 100;"));
+        let file = bed.file(&format!("{number}.binpb"), schema.descriptor_set());
+        let done = prefetch(&token, &file, "");
+        (done.code != 0).then_some(done)
+    });
+    let refused = refused.unwrap();
+    assert_eq!(refused.code, 8, "{refused}");
+    assert!(
+        refused.err.contains("`compile_s_per_hour` = 1"),
+        "{refused}"
+    );
+    assert_eq!(
+        daemon
+            .run(&format!("prefetch --proto {}", hotel_file.display()))
+            .code,
+        0,
+        "an operator's costs no tenant"
     );
 }
 

@@ -1,5 +1,5 @@
-//! The web console in a real browser: its contents during real calls, access to it, and an
-//! operator's actions.
+//! The web console in a real browser: its contents during real calls, access to it, and the actions
+//! of operators and of tenants' owners. And what it answers to whom.
 //!
 //! `TOLLGATE_SCREENSHOTS=DIRECTORY` saves pictures of it for review.
 #![forbid(unsafe_code)]
@@ -8,10 +8,11 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tollgate_conformance::browser::{Browser, ENTER, TAB};
-use tollgate_conformance::process::Process;
+use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, proto_file};
 
 const RESERVE: &str = "hotel.Reservation/Reserve";
@@ -110,6 +111,7 @@ fn a_viewer_sees_what_happens_and_changes_nothing() {
     // Nobody has signed in.
     browser.go(&origin);
     browser.until("document.body.innerText.includes('Run tollgate console')");
+    browser.until("document.getElementById('token').checkVisibility()");
     assert_eq!(
         browser.run("return document.getElementById('rooms').hidden"),
         true
@@ -297,14 +299,95 @@ const SHOWN: usize = 50;
 
 /// The page's data from its daemon: the answer's body.
 fn told(address: &str, request: &str, proof: &str) -> Value {
+    let proof = format!("Authorization: {proof}");
+    let (status, body) = asked(address, request, &proof, "");
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+/// The status and the body of any answer.
+fn asked(address: &str, request: &str, header: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    let head = format!("{request} HTTP/1.1\r\nHost: {address}\r\nAuthorization: {proof}\r\n\r\n");
+    let length = body.len();
+    let head = format!(
+        "{request} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n{header}\r\n\r\n{body}"
+    );
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
-    serde_json::from_str(body).unwrap()
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
+}
+
+/// Where a link leads, and its secret.
+fn parts(link: &str) -> (String, String) {
+    let link = link.strip_prefix("http://").unwrap();
+    let (address, secret) = link.split_once("/#").unwrap();
+    (address.to_owned(), secret.to_owned())
+}
+
+/// A session of the console, outside a browser.
+struct Visit {
+    address: String,
+    proof: String,
+    /// What the daemon told of the session.
+    entered: Value,
+}
+
+impl Visit {
+    fn by_link(link: &str) -> Visit {
+        let (address, secret) = parts(link);
+        let entered = told(
+            &address,
+            "POST /api/session",
+            &format!("Invitation {secret}"),
+        );
+        Visit::of(&address, entered)
+    }
+
+    fn by_token(address: &str, token: &str) -> Visit {
+        let (status, body) = sign_in(address, token);
+        assert_eq!(status, 200, "{body}");
+        Visit::of(address, serde_json::from_str(&body).unwrap())
+    }
+
+    fn of(address: &str, entered: Value) -> Visit {
+        let session = entered["session"].as_str().unwrap();
+        Visit {
+            address: address.to_owned(),
+            proof: format!("Authorization: Session {session}"),
+            entered,
+        }
+    }
+
+    fn state(&self) -> (u16, String) {
+        asked(&self.address, "GET /api/state", &self.proof, "")
+    }
+
+    fn act(&self, action: &Value) -> (u16, String) {
+        let body = action.to_string();
+        asked(&self.address, "POST /api/act", &self.proof, &body)
+    }
+}
+
+fn sign_in(address: &str, token: &str) -> (u16, String) {
+    let body = json!({"token": token}).to_string();
+    let json = "Content-Type: application/json";
+    asked(address, "POST /api/session", json, &body)
+}
+
+/// A link with a tenant's token.
+fn tenants_link(daemon: &Daemon, token: &str) -> String {
+    let file = daemon.token_file(token).display().to_string();
+    let outcome = daemon.tollgate(["console", "--token-file", &file]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    outcome.out.trim().to_owned()
+}
+
+fn credential(daemon: &Daemon, name: &str, role: &str) -> String {
+    let line = format!("credential add {name} --tenant acme --role {role}");
+    daemon.ok(&line).trim().to_owned()
 }
 
 #[test]
@@ -320,19 +403,10 @@ fn the_newest_records_and_denials_are_shown() {
         assert_eq!(outcome.code, 7, "{outcome}");
         daemon.tenant(&format!("t{number}"));
     }
-    let link = link(&daemon, "console");
-    let (address, secret) = link
-        .strip_prefix("http://")
-        .unwrap()
-        .split_once("/#")
-        .unwrap();
-    let entered = told(
-        address,
-        "POST /api/session",
-        &format!("Invitation {secret}"),
-    );
-    let session = entered["session"].as_str().unwrap();
-    let state = told(address, "GET /api/state", &format!("Session {session}"));
+    let visit = Visit::by_link(&link(&daemon, "console"));
+    let (status, state) = visit.state();
+    assert_eq!(status, 200, "{state}");
+    let state: Value = serde_json::from_str(&state).unwrap();
     let denied = state["denied"].as_array().unwrap();
     let traces: Vec<_> = denied
         .iter()
@@ -376,4 +450,334 @@ fn a_daemon_listens_where_it_is_told_and_while_somebody_may_look() {
     }
     assert_ne!(first, second);
     assert!(TcpStream::connect(address).is_ok());
+}
+
+// ---- tenants ----
+
+/// A daemon with the tenants acme and evil, which do the same, and a policy of the provider's that
+/// rejects Ada. Returns their owners' tokens.
+fn two_tenants(bed: &Testbed) -> (Daemon, [String; 2], Vec<Process>) {
+    let daemon = bed.daemon("a");
+    let tokens = ["acme", "evil"].map(|tenant| daemon.tenant(tenant));
+    let list = |name: &str| bed.file("list.json", json!({"blocked": [name]}).to_string());
+    daemon.push("--provider", "acl", "guard", Some(&list("Ada")));
+    daemon.ok("policy attach guard@1 --provider --side client");
+    let mut servers = Vec::new();
+    for (tenant, token) in ["acme", "evil"].iter().zip(&tokens) {
+        servers.push(daemon.serve_hotel(token, "hotel.Reservation", &["--reply", "{}"]));
+        for name in ["Eve", "Bob"] {
+            let owner = format!("--tenant {tenant}");
+            daemon.push(&owner, "acl", "own", Some(&list(name)));
+        }
+        let at = format!("--tenant {tenant} --service hotel.Reservation --side client");
+        daemon.ok(&format!("policy attach own@1 {at}"));
+        daemon.ok(&format!(
+            "policy upgrade own@2 --tenant {tenant} --mode shadow"
+        ));
+        for name in ["Carl", "Ada", "Eve"] {
+            let request = json!({"customer_name": name}).to_string();
+            let code = daemon.call_hotel(token, "", RESERVE, &request).code;
+            assert_eq!(code, if name == "Carl" { 0 } else { 7 }, "{name}");
+        }
+    }
+    (daemon, tokens, servers)
+}
+
+fn action(step: &str, tenant: &str) -> Value {
+    json!({"step": step, "policy": "own", "party": "tenant", "tenant": tenant, "service": "hotel.Reservation", "method": null, "side": "client"})
+}
+
+#[track_caller]
+fn is_own(what: &str, text: &str) {
+    for hidden in ["evil", "guard", "\"providers\":true", "uid "] {
+        assert!(!text.contains(hidden), "{what} shows {hidden}: {text}");
+    }
+}
+
+#[test]
+fn a_tenant_sees_and_does_what_its_token_may_and_nothing_of_others() {
+    let bed = Testbed::new();
+    let (daemon, [owner, _evil], _servers) = two_tenants(&bed);
+    let viewer = credential(&daemon, "looks", "viewer");
+    let by_link = Visit::by_link(&tenants_link(&daemon, &owner));
+    let entered = json!({"session": by_link.entered["session"], "role": "owner", "acts": true, "tenant": "acme"});
+    assert_eq!(by_link.entered, entered);
+    let address = by_link.address.clone();
+    let by_token = Visit::by_token(&address, &owner);
+    let looks = Visit::by_token(&address, &viewer);
+    assert_eq!(looks.entered["acts"], false, "{}", looks.entered);
+    // What an operator sees, if it asks for the tenant's part: the provider's side, too.
+    let operators = Visit::by_link(&link(&daemon, "console --tenant acme"));
+    assert_eq!(operators.entered["tenant"], "acme");
+    let (status, shown) = operators.state();
+    assert!(status == 200 && !shown.contains("evil"), "{shown}");
+
+    for visit in [&by_link, &by_token, &looks] {
+        let (status, shown) = visit.state();
+        assert_eq!(status, 200, "{shown}");
+        is_own("the state", &shown);
+        let state: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(state["status"]["tenant"], "acme", "{state}");
+        let attached = state["status"]["attachments"].as_array().unwrap();
+        assert_eq!(attached.len(), 1, "{state}");
+        assert_eq!(
+            (&attached[0]["stable"], &attached[0]["candidate"]["version"]),
+            (&json!(1), &json!(2))
+        );
+        assert_eq!(state["status"]["policies"].as_array().unwrap().len(), 2);
+        assert_eq!(state["status"]["sessions"].as_array().unwrap().len(), 1);
+        // The provider's denial is there, without its author.
+        let denied = state["denied"].as_array().unwrap();
+        let by: Vec<_> = denied.iter().map(|one| &one["denied_by"]).collect();
+        assert_eq!(by, [&json!("own@1"), &Value::Null], "{denied:?}");
+        assert_eq!(denied[0]["message"], "customer is on the block list");
+        let usage = state["usage"]["usage"].as_array().unwrap();
+        let versions = usage.iter().find(|one| one["what"] == "versions").unwrap();
+        assert_eq!(versions["used"], 2, "{usage:?}");
+        let ceiling = state["ceiling"].as_array().unwrap();
+        assert!(ceiling.iter().any(|one| one["key"] == "trial"), "{state}");
+        let records = state["audit"]["records"].as_array().unwrap();
+        assert!(
+            records.len() > 4 && state["audit"]["head"].is_null(),
+            "{state}"
+        );
+        for key in ["peers", "tenants", "datapath", "capacity", "socket"] {
+            assert!(state["status"][key].is_null(), "{key}: {state}");
+        }
+    }
+
+    // Another tenant is nobody, and the provider's policies are an operator's business.
+    let refused = |visit: &Visit, action: Value| {
+        let (status, said) = visit.act(&action);
+        is_own("a refusal", &said.replace("\"evil\"", "NAME"));
+        (
+            status,
+            said.replace("evil", "NAME").replace("nobody", "NAME"),
+        )
+    };
+    for step in ["promote", "rollback", "release", "detach"] {
+        let others = refused(&by_token, action(step, "evil"));
+        assert_eq!(others, refused(&by_token, action(step, "nobody")), "{step}");
+        assert_eq!(others.0, 409, "{others:?}");
+        let mut providers = action(step, "acme");
+        providers["party"] = "provider-pre".into();
+        for policy in ["guard", "none"] {
+            providers["policy"] = policy.into();
+            let (status, said) = by_token.act(&providers);
+            assert_eq!(status, 403, "{said}");
+            is_own("a refusal", &said);
+        }
+        let (status, said) = looks.act(&action(step, "acme"));
+        assert_eq!(status, 403, "{said}");
+    }
+    let attached = || daemon.ok("status --json --tenant acme");
+    let before: Value = serde_json::from_str(&attached()).unwrap();
+    assert_eq!(before["attachments"][0]["candidate"]["version"], 2);
+    let (status, said) = by_token.act(&action("promote", "acme"));
+    assert_eq!(status, 200, "{said}");
+    let after: Value = serde_json::from_str(&attached()).unwrap();
+    assert_eq!(after["attachments"][0]["stable"], 2, "{after}");
+    let audit = daemon.ok("audit show --last 1 --json");
+    let record: Value = serde_json::from_str(audit.trim()).unwrap();
+    assert_eq!(
+        (&record["actor"], &record["event"]),
+        (&json!("tenant acme credential default"), &json!("promote"))
+    );
+    // The tenant may be left out: it is the token's.
+    let mut own = action("detach", "acme");
+    own["tenant"] = Value::Null;
+    let (status, said) = by_link.act(&own);
+    assert_eq!(status, 200, "{said}");
+    let (_, shown) = looks.state();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["status"]["attachments"], json!([]), "{shown}");
+}
+
+#[test]
+fn a_session_ends_with_its_token() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let owner = daemon.tenant("acme");
+    let looks = credential(&daemon, "looks", "viewer");
+    let rotates = credential(&daemon, "rotates", "owner");
+    let short = credential(&daemon, "short", "viewer");
+    let application = credential(&daemon, "application", "application");
+    let link = tenants_link(&daemon, &short);
+    let (address, _) = parts(&link);
+    let visits = [&owner, &looks, &rotates].map(|token| Visit::by_token(&address, token));
+    let brief = Visit::by_link(&link);
+    let pending = tenants_link(&daemon, &looks);
+    let (status, said) = sign_in(&address, &application);
+    assert_eq!(status, 403, "{said}");
+    assert!(said.contains("owners and viewers may"), "{said}");
+    for visit in visits.iter().chain([&brief]) {
+        assert_eq!(visit.state().0, 200);
+    }
+    let is_over = |visit: &Visit, what: &str| {
+        for (status, said) in [visit.state(), visit.act(&action("promote", "acme"))] {
+            assert_eq!(status, 401, "{what}: {said}");
+        }
+    };
+    daemon.ok("credential revoke looks --tenant acme");
+    is_over(&visits[1], "revoked");
+    let (_, secret) = parts(&pending);
+    let invitation = format!("Authorization: Invitation {secret}");
+    assert_eq!(asked(&address, "POST /api/session", &invitation, "").0, 401);
+    // With a grace, the former token stays valid for that time.
+    daemon.ok("credential rotate rotates --tenant acme --grace 60m");
+    assert_eq!(visits[2].state().0, 200);
+    daemon.ok("credential rotate rotates --tenant acme");
+    is_over(&visits[2], "rotated");
+    // A token that expires: its time is over.
+    daemon.ok("credential rotate short --tenant acme --grace 2s");
+    assert_eq!(brief.state().0, 200);
+    let ended = eventually(SOON, || brief.state().0 == 401);
+    ended.unwrap();
+    assert_eq!(sign_in(&address, &short).0, 401);
+    assert_eq!(visits[0].state().0, 200);
+    daemon.ok("tenant remove acme --yes");
+    // It was the last session: nobody listens any more.
+    let is_closed = eventually(SOON, || TcpStream::connect(&address).is_err());
+    is_closed.unwrap();
+}
+
+#[test]
+fn an_operators_rights_are_not_a_tenants() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let owner = daemon.tenant("acme");
+    let file = daemon.token_file(&owner).display().to_string();
+    daemon.tenant("evil");
+    for (line, code) in [
+        ("console --operator", 7),
+        ("console --tenant evil", 5),
+        ("console --tenant nobody", 5),
+    ] {
+        let words = line.split(' ').chain(["--token-file", &file]);
+        let refused = daemon.tollgate(words);
+        assert_eq!(refused.code, code, "{line}: {refused}");
+    }
+    assert_eq!(daemon.run("console --tenant nobody").code, 5);
+    // As many links as one tenant may have; operators have theirs.
+    for _ in 0..4 {
+        tenants_link(&daemon, &owner);
+    }
+    let full = daemon.tollgate(["console", "--token-file", &file]);
+    assert_eq!(full.code, 8, "{full}");
+    assert!(full.err.contains("of this tenant"), "{full}");
+    daemon.ok("console");
+}
+
+#[test]
+fn a_console_that_stays_takes_tokens_and_paces_wrong_ones() {
+    let bed = Testbed::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let options = Options {
+        config: format!("[console]\nlisten = \"{address}\"\nalways = true\n"),
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let owner = daemon.tenant("acme");
+    let listens = || eventually(SOON, || TcpStream::connect(&address).is_ok()).unwrap();
+    listens();
+    let visit = Visit::by_token(&address, &owner);
+    assert_eq!(visit.state().0, 200);
+    // 32 at once, and one per second; then each answer takes a second.
+    let began = Instant::now();
+    let mut slow = None;
+    for number in 0..40 {
+        let asked = Instant::now();
+        let (status, said) = sign_in(&address, &format!("wrong {number}"));
+        assert_eq!(status, 401, "{said}");
+        assert!(!said.contains("acme"), "{said}");
+        if asked.elapsed() > Duration::from_millis(900) {
+            assert!(said.contains("each answer takes 1 s"), "{said}");
+            slow = Some(number);
+            break;
+        }
+    }
+    let slow = slow.unwrap();
+    assert!(slow >= 32, "{slow} after {:?}", began.elapsed());
+    // A right one isn't delayed.
+    let asked = Instant::now();
+    let again = Visit::by_token(&address, &owner);
+    assert!(asked.elapsed() < Duration::from_millis(900));
+    assert_eq!(again.state().0, 200);
+    let audit = daemon.ok("audit show --last 20 --json");
+    let bursts = audit
+        .lines()
+        .filter(|line| line.contains("the web console"));
+    assert_eq!(bursts.count(), 1, "{audit}");
+
+    // The successor has the port once its predecessor has left.
+    daemon.upgrade(&program("tollgated"));
+    let signed_in = eventually(SOON, || {
+        TcpStream::connect(&address).is_ok() && sign_in(&address, &owner).0 == 200
+    });
+    signed_in.unwrap();
+}
+
+#[test]
+fn an_owner_signs_in_with_its_token_and_rolls_back() {
+    let bed = Testbed::new();
+    let Some(browser) = Browser::start(&bed.path("profile")) else {
+        return;
+    };
+    let (daemon, [owner, evil], _servers) = two_tenants(&bed);
+    prefer(&browser, "reduced-motion", "reduce");
+    let (address, _) = parts(&link(&daemon, "console"));
+    browser.go(&format!("http://{address}"));
+    browser.until("document.getElementById('token').checkVisibility()");
+    let enter = |token: &str| {
+        browser.run(&format!(
+            "document.getElementById('token').value = {}; document.getElementById('token').focus()",
+            json!(token)
+        ));
+        browser.press(ENTER);
+    };
+    enter("a wrong one");
+    browser.until(
+        "document.getElementById('news').textContent.startsWith('the token belongs to no tenant')",
+    );
+    enter(&owner);
+    browser.until("document.getElementById('role').textContent === 'Owner, tenant acme'");
+    browser.until("document.querySelectorAll('#attachments button').length === 3");
+    for (id, words) in [
+        ("attachments", "@1 enforces; @2 on trial: shadow"),
+        ("stored", "own@2"),
+        ("denied", "customer is on the block list"),
+        ("used", "compile_s_per_hour"),
+        ("methods", RESERVE),
+    ] {
+        browser.until(&format!(
+            "document.getElementById('{id}').innerText.includes('{words}')"
+        ));
+    }
+    // Nothing keeps the token.
+    let kept = browser.run("return JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie, document.getElementById('token').value])");
+    let kept = kept.as_str().unwrap();
+    assert!(!kept.contains(&owner), "{kept}");
+    browser.click("#attachments button[aria-label^='Roll back own']");
+    browser.until("document.getElementById('ask').open");
+    browser.click("#ask-yes");
+    browser.until("document.getElementById('news').textContent === 'Done: Roll back own.'");
+    browser.until(
+        "document.getElementById('records').innerText.includes('tenant acme credential default')",
+    );
+    let page = browser.run("return document.body.innerText");
+    is_own("the page", page.as_str().unwrap());
+    assert!(!page.as_str().unwrap().contains(&evil));
+    for scheme in ["light", "dark"] {
+        prefer(&browser, "color-scheme", scheme);
+        let measured = browser.run(CONTRAST);
+        assert!(measured[1].as_f64().unwrap() >= 4.5, "{scheme}: {measured}");
+        browser.run("document.getElementById('usage').scrollIntoView({ behavior: 'instant' })");
+        keep(&browser, &format!("{scheme}-tenant"));
+    }
+    // The page says that the session is over, and how to come in again.
+    daemon.ok("credential rotate default --tenant acme");
+    browser.until("document.getElementById('token').checkVisibility()");
+    browser.until("document.getElementById('rooms').hidden");
 }

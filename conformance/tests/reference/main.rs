@@ -79,6 +79,7 @@ fn exit_codes_are_those_of_the_sources() {
             let word = match &*name {
                 "UNWRITTEN" => "Standard".to_owned(),
                 "CLOSED" => "The".to_owned(),
+                "WAITS" => "A".to_owned(),
                 "CASES_FAILED" => "CANCELLED".to_owned(),
                 "WOULD_CHANGE" => "apply".to_owned(),
                 _ => name,

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio_stream::StreamExt as _;
 use tollgate_shm_abi::status::Code;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use crate::limits::{APPLY_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, PUSH_CHUNK_BYTES};
 use crate::operations::{ApplyOrder, PushOrder, operations};
@@ -62,6 +62,68 @@ pub struct Client {
     timeout: Duration,
 }
 
+/// A daemon on the network.
+#[derive(Clone, Debug, Default)]
+pub struct Remote {
+    /// `https://HOST:PORT`; `http://HOST:PORT` for loopback alone.
+    pub endpoint: String,
+    /// The authorities that may have signed the daemon's certificate, in PEM; `None`: those that
+    /// the system trusts.
+    pub authorities: Option<Vec<u8>>,
+    /// The client's certificate with those up to its authority, and its key, in PEM.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Remote {
+    /// What the connection is made of.
+    fn endpoint(&self) -> Result<Endpoint, Status> {
+        let invalid = |what: String| Status::new(Code::INVALID_ARGUMENT, what);
+        let shown = &self.endpoint;
+        let endpoint = Endpoint::from_shared(shown.clone())
+            .map_err(|error| invalid(format!("{shown:?} isn't an address: {error}")))?;
+        let uri = endpoint.uri();
+        let (scheme, host) = (uri.scheme_str(), uri.host().unwrap_or_default());
+        if host.is_empty() || uri.port().is_none() || !matches!(uri.path(), "" | "/") {
+            let text = format!("{shown:?} isn't a daemon's address: write https://HOST:PORT");
+            return Err(invalid(text));
+        }
+        match scheme {
+            Some("https") => {}
+            Some("http") if is_loopback(host) => return Ok(endpoint),
+            Some("http") => {
+                let text = format!(
+                    "{shown} would send everything in the clear, with the token: write https, or use a loopback address"
+                );
+                return Err(invalid(text));
+            }
+            _ => {
+                return Err(invalid(format!(
+                    "{shown:?} isn't a daemon's address: write https://HOST:PORT"
+                )));
+            }
+        }
+        let mut tls = match &self.authorities {
+            Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
+            None => ClientTlsConfig::new().with_native_roots(),
+        };
+        if let Some((certificate, key)) = &self.identity {
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        endpoint.tls_config(tls).map_err(|error| {
+            invalid(format!(
+                "the certificates can't be used: {}",
+                causes(&error)
+            ))
+        })
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || (address.parse::<std::net::IpAddr>()).is_ok_and(|address| address.is_loopback())
+}
+
 impl Client {
     /// Connects to the API's socket, as the bearer of a token or as this process's user.
     ///
@@ -76,21 +138,48 @@ impl Client {
         let invalid = |what: String| Status::new(Code::INVALID_ARGUMENT, what);
         let path = socket.to_str();
         let path = path.ok_or_else(|| invalid(format!("the path {socket:?} isn't UTF-8")))?;
+        let endpoint = Endpoint::from_shared(format!("unix://{path}")).map_err(|error| {
+            invalid(format!("the path {socket:?} can't be a socket's: {error}"))
+        })?;
+        Client::connect_to(endpoint, path, token, timeout)
+    }
+
+    /// Connects to a daemon on the network, as the bearer of a token or by the certificate.
+    ///
+    /// # Errors
+    /// UNAVAILABLE: nobody listens there, or the daemon's certificate isn't one of the authorities'
+    /// or of this host. INVALID_ARGUMENT: the address, a certificate, the key or the token can't
+    /// be one.
+    pub fn connect_remotely(
+        remote: &Remote,
+        token: Option<&Secret>,
+        timeout: Duration,
+    ) -> Result<Client, Status> {
+        let endpoint = remote.endpoint()?.connect_timeout(timeout);
+        Client::connect_to(endpoint, &remote.endpoint, token, timeout)
+    }
+
+    fn connect_to(
+        endpoint: Endpoint,
+        shown: &str,
+        token: Option<&Secret>,
+        timeout: Duration,
+    ) -> Result<Client, Status> {
         let token = token.map(|token| -> Result<_, Status> {
             let value = MetadataValue::try_from(format!("Bearer {}", token.reveal()));
-            let mut value = value.map_err(|_| invalid("the token isn't printable ASCII".into()))?;
+            let mut value = value.map_err(|_| {
+                Status::new(Code::INVALID_ARGUMENT, "the token isn't printable ASCII")
+            })?;
             value.set_sensitive(true);
             Ok(value)
         });
         let failed = |error: &dyn std::fmt::Display| {
-            Status::new(Code::UNAVAILABLE, format!("the daemon at {path}: {error}"))
+            Status::new(Code::UNAVAILABLE, format!("the daemon at {shown}: {error}"))
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         let runtime = runtime.map_err(|error| failed(&error))?;
-        let endpoint = Endpoint::from_shared(format!("unix://{path}"));
-        let endpoint = endpoint.map_err(|error| failed(&error))?;
         let connected = runtime.block_on(endpoint.connect());
         let channel = connected.map_err(|error| failed(&causes(&error)))?;
         Ok(Client {

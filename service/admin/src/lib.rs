@@ -7,7 +7,7 @@
 //!        │
 //!   rights       Principal, authorize ──▶ Authorized<Request>, which nothing else can make
 //!        │
-//!   server       gRPC on a thread of its own ── Call ──▶ the daemon ── carry_out ──▶ its Handler
+//!   server       gRPC on threads of its own ── Call ──▶ the daemon ── carry_out ──▶ its Handler
 //!   client       for programs that block
 //! ```
 //!
@@ -62,9 +62,10 @@ pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admi
 
 pub use limits::{
     ACCEPT_PAUSE, APPLIES, APPLIES_PER_USER, APPLY_BYTES, APPLY_MESSAGE_BYTES, APPLY_OBJECTS,
-    ASKS_QUEUED, CONNECTIONS, CONNECTIONS_PER_USER, HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES,
-    MAX_REPORT_BYTES, MAX_STATUS_BYTES, OPERATORS_APPLIES, OPERATORS_CONNECTIONS, OPERATORS_PUSHES,
-    OWN_DESCRIPTORS, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES, PUSHES_PER_USER,
+    ASKS_QUEUED, CONNECTIONS, CONNECTIONS_PER_USER, HANDSHAKE_TIME, HEADER_BYTES, KEEPALIVE,
+    MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, MAX_STATUS_BYTES, OPERATORS_APPLIES,
+    OPERATORS_CONNECTIONS, OPERATORS_PUSHES, OWN_DESCRIPTORS, PUSH_BYTES, PUSH_CHUNK_BYTES,
+    PUSH_PATIENCE, PUSHES, PUSHES_PER_USER, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK,
     REQUESTS_PER_CONNECTION, TAP_INTERVAL,
 };
 pub use operations::{

@@ -2,8 +2,9 @@
 //!
 //! Whoever may open the socket can make the daemon hold a message per request: at most
 //! [`CONNECTIONS`] x [`REQUESTS_PER_CONNECTION`] x [`MAX_MESSAGE_BYTES`], 1 GiB, of one user a
-//! quarter. Pushes hold [`PUSHES`] x [`PUSH_BYTES`] more, 256 MiB, and applies [`APPLIES`] x
-//! [`APPLY_BYTES`], 256 MiB. The daemon's sum has all three.
+//! quarter; if the daemon listens on the network, [`REMOTE_CONNECTIONS`] add 512 MiB, of one
+//! network a quarter. Pushes hold [`PUSHES`] x [`PUSH_BYTES`] more, 256 MiB, and applies
+//! [`APPLIES`] x [`APPLY_BYTES`], 256 MiB. The daemon's sum has all of them.
 //!
 //! One message at a time is decoded. One that consists of empty texts takes 24 times its bytes,
 //! 96 MiB, until its lists are counted ([`MAX_LIST`]), and is refused then. A client that doesn't
@@ -17,11 +18,20 @@ pub const CONNECTIONS: usize = 64;
 /// Connections of one user that isn't an operator.
 pub const CONNECTIONS_PER_USER: usize = 16;
 
-/// Of [`CONNECTIONS`], those that only operators get.
+/// Of [`CONNECTIONS`], those that only operators' processes get.
 pub const OPERATORS_CONNECTIONS: usize = 16;
 
-/// Descriptors of the server itself: its listener, and what its thread waits with.
-pub const OWN_DESCRIPTORS: usize = 4;
+/// Connections from the network. Each takes a descriptor.
+pub const REMOTE_CONNECTIONS: usize = 32;
+
+/// Connections of one IPv4 address, or of the addresses with the same first 64 bits of IPv6.
+pub const REMOTE_CONNECTIONS_PER_NETWORK: usize = 8;
+
+/// How long a TLS handshake may take.
+pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// Descriptors of the server itself: per listener, it and what its thread waits with.
+pub const OWN_DESCRIPTORS: usize = 8;
 
 /// Requests in flight on one connection. Further ones wait in their client.
 pub const REQUESTS_PER_CONNECTION: usize = 4;
@@ -58,10 +68,10 @@ pub const PUSH_CHUNK_BYTES: usize = 64 << 10;
 /// rejected.
 pub const PUSHES: usize = 16;
 
-/// Of [`PUSHES`], those that only operators get.
+/// Of [`PUSHES`], those that only operators' processes get.
 pub const OPERATORS_PUSHES: usize = 4;
 
-/// Pushes of one user that isn't an operator, which are in progress at once.
+/// Pushes of one user that isn't an operator, or of one network, which are in progress at once.
 pub const PUSHES_PER_USER: usize = 2;
 
 /// Bytes of one apply: its objects and the contents that they name. 64 MiB.
@@ -78,10 +88,10 @@ pub const APPLY_MESSAGE_BYTES: usize = 256 << 10;
 /// rejected.
 pub const APPLIES: usize = 4;
 
-/// Of [`APPLIES`], those that only operators get.
+/// Of [`APPLIES`], those that only operators' processes get.
 pub const OPERATORS_APPLIES: usize = 1;
 
-/// Applies of one user that isn't an operator, which are in progress at once.
+/// Applies of one user that isn't an operator, or of one network, which are in progress at once.
 pub const APPLIES_PER_USER: usize = 1;
 
 /// How long the parts of a push, or of an apply, may take to arrive.

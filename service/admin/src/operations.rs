@@ -86,6 +86,7 @@ impl Operation {
                 | "DetachPolicy"
                 | "RollBackPolicy"
                 | "DeletePolicy"
+                | "WithdrawApproval"
         )
     }
 
@@ -136,6 +137,12 @@ macro_rules! operations {
                 unary export_state ExportState (ExportStateRequest) ExportStateResponse [Any Own Own No]
                 unary download_policy DownloadPolicy (DownloadPolicyRequest) DownloadPolicyResponse [Any Own No No]
             }
+            approval_service_server ApprovalService ApprovalServiceServer {
+                unary list_approvals ListApprovals (ListApprovalsRequest) ListApprovalsResponse [Any Own Own No]
+                unary show_approval ShowApproval (ShowApprovalRequest) ShowApprovalResponse [Any Own Own No]
+                unary decide_approval DecideApproval (DecideApprovalRequest) DecideApprovalResponse [Any No No No]
+                unary withdraw_approval WithdrawApproval (WithdrawApprovalRequest) WithdrawApprovalResponse [Any Own No No]
+            }
             observation_service_server ObservationService ObservationServiceServer {
                 unary get_status GetStatus (GetStatusRequest) GetStatusResponse [Any Own Own No]
                 unary get_metrics GetMetrics (GetMetricsRequest) GetMetricsResponse [Any Own Own No]
@@ -148,8 +155,8 @@ macro_rules! operations {
             daemon_service_server DaemonService DaemonServiceServer {
                 unary show_settings ShowSettings (ShowSettingsRequest) ShowSettingsResponse [Any No No No]
                 unary change_settings ChangeSettings (ChangeSettingsRequest) ChangeSettingsResponse [Any No No No]
-                unary prefetch_schema PrefetchSchema (PrefetchSchemaRequest) PrefetchSchemaResponse [Any No No No]
-                unary open_console OpenConsole (OpenConsoleRequest) OpenConsoleResponse [Any No No No]
+                unary prefetch_schema PrefetchSchema (PrefetchSchemaRequest) PrefetchSchemaResponse [Any Own No No]
+                unary open_console OpenConsole (OpenConsoleRequest) OpenConsoleResponse [Any Own Own No]
             }
         }
     };

@@ -16,14 +16,12 @@ use crate::status::Status;
 /// Who sends a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {
-    /// Root, or the daemon's own user.
+    /// A process of root or of the daemon's own user, or the bearer of an operators' credential.
     Operator {
-        /// The process's user.
-        uid: u32,
-        /// The process.
-        pid: i32,
+        /// Which one, such as `user 0` or `operator credential deploy`.
+        who: String,
     },
-    /// The bearer of a credential's token.
+    /// The bearer of a tenant's credential.
     Tenant {
         /// The tenant.
         tenant: String,
@@ -67,7 +65,7 @@ impl Rights {
                 Role::Owner => self.owner,
                 Role::Viewer => self.viewer,
                 Role::Application => self.application,
-                Role::Unspecified => Reach::No,
+                Role::Operator | Role::Unspecified => Reach::No,
             },
         }
     }
@@ -118,8 +116,8 @@ pub(crate) fn authorize<R: Scoped>(
     match (rights.of(principal), principal) {
         (Reach::Any, _) => {}
         (Reach::Own, Principal::Tenant { tenant, .. }) => restrict(name, tenant, &mut request)?,
-        (_, Principal::Operator { uid, .. }) => {
-            return refused(format!("user {uid} may not send {name}"));
+        (_, Principal::Operator { who }) => {
+            return refused(format!("{who} may not send {name}"));
         }
         (
             _,
@@ -144,6 +142,7 @@ fn role_name(role: Role) -> &'static str {
         Role::Owner => "owner",
         Role::Viewer => "viewer",
         Role::Application => "application",
+        Role::Operator => "operator",
     }
 }
 

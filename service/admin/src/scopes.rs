@@ -99,9 +99,7 @@ macro_rules! about_a_policy {
 about_the_daemon!(
     ListTenantsRequest,
     VerifyAuditLogRequest,
-    ShowSettingsRequest,
-    PrefetchSchemaRequest,
-    OpenConsoleRequest
+    ShowSettingsRequest
 );
 about_a_tenant!(
     AddTenantRequest,
@@ -121,7 +119,13 @@ about_a_tenant!(
     ExplainCallRequest,
     TapCallsRequest,
     ApplyStateHeader,
-    ExportStateRequest
+    ExportStateRequest,
+    OpenConsoleRequest,
+    PrefetchSchemaRequest,
+    ListApprovalsRequest,
+    ShowApprovalRequest,
+    DecideApprovalRequest,
+    WithdrawApprovalRequest
 );
 about_attachments!(
     DetachPolicyRequest,

@@ -1,12 +1,15 @@
-//! gRPC on a thread of its own. Each request goes to the daemon as a [`Call`].
+//! gRPC on a thread per listener. Each request goes to the daemon as a [`Call`].
 //!
 //! The daemon's control thread takes calls from a bounded queue and answers each once. A slow
 //! client holds up its own connection only: its bytes are read and written here. A call whose
-//! client has gone away is still carried out.
+//! client has gone away is still carried out. Clients on the network have places and a thread of
+//! their own, so that they hold up no process of this host.
 
 mod connections;
+mod tls;
 
 use std::io;
+use std::net::TcpListener as StdTcpListener;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,15 +32,16 @@ use crate::proto::*;
 use crate::scopes::short;
 use crate::status::{Secret, Status};
 
-pub use connections::Peer;
-use connections::{Most, Place, Places, accepted};
+use connections::{Accepted, Most, Place, Places, of_processes, of_the_network};
+pub use connections::{Origin, Peer};
+pub use tls::{Tls, TlsConfig, TlsError, TlsMaterial, TlsSource};
 
 /// Who sends a request, before authentication.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The process at the other end, as the kernel reports it.
+    /// Who is at the other end of the connection.
     pub peer: Peer,
-    /// The token of its request.
+    /// The token of the request.
     pub token: Option<Secret>,
 }
 
@@ -52,60 +56,96 @@ pub struct Call {
     pub reply: oneshot::Sender<Result<Answer, Status>>,
 }
 
+/// Where clients come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// Processes of this host.
+    Processes(StdUnixListener),
+    /// Clients on the network, with TLS or, for loopback alone, without.
+    Network(StdTcpListener, Option<Tls>),
+}
+
 /// The API's server. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Server {
+    _threads: Vec<Serving>,
+}
+
+/// The thread of a listener.
+#[derive(Debug)]
+struct Serving {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Serves the connections of a listener. `is_operator` tells whether a user gets the
-    /// connections that are kept for operators. Returns the requests, in the order of arrival.
+    /// Serves the connections of listeners. `is_operator` tells whether a user gets the connections
+    /// that are kept for operators. Returns the requests, in the order of arrival.
     ///
     /// # Errors
-    /// The thread can't be started, or the listener can't be watched.
+    /// A thread can't be started, or a listener can't be watched.
     pub fn start(
-        listener: StdUnixListener,
+        listeners: Vec<Listener>,
         is_operator: fn(u32) -> bool,
     ) -> io::Result<(Server, mpsc::Receiver<Call>)> {
-        listener.set_nonblocking(true)?;
         let (calls, queue) = mpsc::channel(ASKS_QUEUED);
-        let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let incoming = {
-            let _entered = runtime.enter();
-            accepted(tokio::net::UnixListener::from_std(listener)?, is_operator)
-        };
         let service = Service {
             calls,
             is_operator,
             pushes: Places::new(Most {
                 all: PUSHES,
                 operators: OPERATORS_PUSHES,
-                of_user: PUSHES_PER_USER,
+                of_origin: PUSHES_PER_USER,
             }),
             applies: Places::new(Most {
                 all: APPLIES,
                 operators: OPERATORS_APPLIES,
-                of_user: APPLIES_PER_USER,
+                of_origin: APPLIES_PER_USER,
             }),
         };
-        let serve = move || runtime.block_on(serve(service, incoming, stopped));
-        let thread = std::thread::Builder::new()
-            .name("tollgate-admin".to_owned())
-            .spawn(serve)?;
+        let threads = listeners.into_iter();
+        let threads = threads.map(|listener| Serving::start(service.clone(), listener));
         let server = Server {
-            stop: Some(stop),
-            thread: Some(thread),
+            _threads: threads.collect::<io::Result<_>>()?,
         };
         Ok((server, queue))
     }
 }
 
-impl Drop for Server {
+impl Serving {
+    fn start(service: Service, listener: Listener) -> io::Result<Serving> {
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (incoming, name) = {
+            let _entered = runtime.enter();
+            match listener {
+                Listener::Processes(listener) => {
+                    listener.set_nonblocking(true)?;
+                    let listener = tokio::net::UnixListener::from_std(listener)?;
+                    (
+                        of_processes(listener, service.is_operator),
+                        "tollgate-admin",
+                    )
+                }
+                Listener::Network(listener, tls) => {
+                    listener.set_nonblocking(true)?;
+                    let listener = tokio::net::TcpListener::from_std(listener)?;
+                    (of_the_network(listener, tls), "tollgate-remote")
+                }
+            }
+        };
+        let serve = move || runtime.block_on(serve(service, incoming, stopped));
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        Ok(Serving {
+            stop: Some(stop),
+            thread: Some(thread.spawn(serve)?),
+        })
+    }
+}
+
+impl Drop for Serving {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
@@ -114,11 +154,7 @@ impl Drop for Server {
     }
 }
 
-async fn serve(
-    service: Service,
-    incoming: impl Stream<Item = io::Result<connections::Connection>>,
-    stopped: oneshot::Receiver<()>,
-) {
+async fn serve(service: Service, incoming: Accepted, stopped: oneshot::Receiver<()>) {
     let (health, health_service) = tonic_health::server::health_reporter();
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -164,7 +200,7 @@ fn stopping() -> Status {
 
 /// Who sends this request.
 fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    let peer = request.extensions().get::<Peer>().copied();
+    let peer = request.extensions().get::<Peer>().cloned();
     let peer = peer.ok_or_else(|| Status::new(Code::INTERNAL, "the connection has no peer"))?;
     let unclear = |what: &str| {
         let text = format!("the metadata `authorization` {what}: send `Bearer TOKEN`");
@@ -189,6 +225,13 @@ fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
 }
 
 impl Service {
+    /// Where a request comes from, and whether that is an operator's process.
+    fn origin(&self, caller: &Caller) -> (Origin, bool) {
+        let origin = caller.peer.origin();
+        let is_operator = matches!(origin, Origin::User(uid) if (self.is_operator)(uid));
+        (origin, is_operator)
+    }
+
     /// Sends a request to the daemon, and waits for the answer.
     async fn ask(&self, caller: Caller, ask: Ask) -> Result<Answer, Status> {
         let (reply, answer) = oneshot::channel();
@@ -210,11 +253,11 @@ impl Service {
             // A client that has gone away misses it.
             let _gone = steps.try_send(Ok(PushPolicyResponse { content }));
         };
-        let uid = caller.peer.uid;
+        let (origin, is_operator) = self.origin(&caller);
         // Until the answer: the daemon has the parts until then.
-        let _place = Place::take(&self.pushes, uid, (self.is_operator)(uid)).ok_or_else(|| {
+        let _place = Place::take(&self.pushes, origin, is_operator).ok_or_else(|| {
             let text = format!(
-                "{PUSHES} pushes, or {PUSHES_PER_USER} of user {uid}, are in progress, which is the limit: try again in a moment"
+                "{PUSHES} pushes, or {PUSHES_PER_USER} of {origin}, are in progress, which is the limit: try again in a moment"
             );
             Status::new(Code::RESOURCE_EXHAUSTED, text)
         })?;
@@ -244,11 +287,11 @@ impl Service {
         caller: Caller,
         pieces: Streaming<ApplyStateRequest>,
     ) -> Result<ApplyStateResponse, Status> {
-        let uid = caller.peer.uid;
+        let (origin, is_operator) = self.origin(&caller);
         // Until the answer: the daemon has the contents until then.
-        let _place = Place::take(&self.applies, uid, (self.is_operator)(uid)).ok_or_else(|| {
+        let _place = Place::take(&self.applies, origin, is_operator).ok_or_else(|| {
             let text = format!(
-                "{APPLIES} applies, or {APPLIES_PER_USER} of user {uid}, are in progress, which is the limit: try again in a moment"
+                "{APPLIES} applies, or {APPLIES_PER_USER} of {origin}, are in progress, which is the limit: try again in a moment"
             );
             Status::new(Code::RESOURCE_EXHAUSTED, text)
         })?;
@@ -422,7 +465,7 @@ async fn apply_order(mut pieces: Streaming<ApplyStateRequest>) -> Result<ApplyOr
 /// objects.
 fn most_bytes(service: &str) -> usize {
     match service {
-        "TenantService" | "CredentialService" => MAX_SMALL_MESSAGE_BYTES,
+        "TenantService" | "CredentialService" | "ApprovalService" => MAX_SMALL_MESSAGE_BYTES,
         "StateService" => APPLY_MESSAGE_BYTES,
         _ => MAX_MESSAGE_BYTES,
     }

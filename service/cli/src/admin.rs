@@ -1,20 +1,19 @@
 //! `tollgate status`, `console`, `prefetch` and `upgrade`: one request to the daemon, and its
 //! report.
 
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
-use tollgate_admin::proto::GetStatusRequest;
+use tollgate_admin::proto::{GetStatusRequest, OpenConsoleRequest, PrefetchSchemaRequest};
 use tollgate_shm_abi::messages::{self, Empty, RequestBody};
 
 use crate::api::{Acting, Api, json_of};
 use crate::failure::Failure;
 use crate::limits::CALLS_LOOK;
 use crate::render::{flat, outline};
-use crate::request::{ANSWER_TIMEOUT, blob, report, report_within};
+use crate::request::{ANSWER_TIMEOUT, report, report_within};
 use crate::schema::Files;
 use crate::values::duration;
 use crate::{output, schema, screen};
@@ -36,18 +35,32 @@ pub(crate) struct Status {
 
 #[derive(Debug, Args)]
 pub(crate) struct Console {
-    /// Let the link change policies, too; the audit log records the changes as yours
+    /// Let an operator's link change policies, too; the audit log records the changes as yours
     #[arg(long)]
     pub(crate) operator: bool,
+    /// Show only what is this tenant's; with a token, the token's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: tollgate prefetch --proto hotel.proto\n\n\
-        The daemon keeps the result until it ends. Its configuration can name descriptor sets to prefetch at every start.")]
+#[command(
+    after_help = "Examples: tollgate prefetch --proto hotel.proto\n          \
+         tollgate prefetch --proto hotel.proto --token-file owner.token\n\n\
+         The daemon keeps an operator's until it ends. Its configuration can name descriptor sets to prefetch at every start. A tenant's count as its \
+         applications' do, and may be dropped like theirs while nobody uses them; the time counts against its ceiling's compile_s_per_hour."
+)]
 pub(crate) struct Prefetch {
+    /// Prefetch for this tenant, in its share; with a token, the token's tenant
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
     #[command(flatten)]
     pub(crate) files: Files,
     /// Print JSON, for programs
@@ -76,17 +89,18 @@ pub(crate) struct DaemonUpgrade {
 
 /// `tollgate status`
 pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
-    let token = args.acting.token()?;
-    let is_tenants = token.is_some() || args.tenant.is_some();
-    let first = match is_tenants {
-        // Daemons that don't serve the API yet have a state, too.
-        false => report(socket, RequestBody::Status(Empty {}))?,
-        true => {
-            let tenant = args.tenant.clone().unwrap_or_default();
-            let api = Api::connect_as(socket, token.as_ref())?;
-            json_of(api.ask(GetStatusRequest { tenant })?.report)
+    let (token, remote) = (args.acting.token()?, &args.acting.remote);
+    let look = || {
+        if token.is_none() && args.tenant.is_none() && remote.endpoint().is_none() {
+            // Daemons that don't serve the API yet have a state, too.
+            return report(socket, RequestBody::Status(Empty {}));
         }
+        let tenant = args.tenant.clone().unwrap_or_default();
+        let api = Api::connect_as(socket, remote, token.as_ref())?;
+        Ok(json_of(api.ask(GetStatusRequest { tenant })?.report))
     };
+    let first = look()?;
+    let is_tenants = first.get("tenant").is_some();
     if args.json {
         return Ok(output::json(&first));
     }
@@ -95,8 +109,7 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
     }
     if !args.verbose {
         std::thread::sleep(CALLS_LOOK);
-        let later = report(socket, RequestBody::Status(Empty {}))?;
-        return Ok(screen::of_status(&first, &later));
+        return Ok(screen::of_status(&first, &look()?));
     }
     let mut text = String::new();
     outline(&mut text, 0, &first);
@@ -106,9 +119,12 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
 /// `tollgate console`
 pub(crate) fn console(socket: &Path, args: &Console) -> Result<String, Failure> {
     output::require_open()?;
-    let is_operator = args.operator;
-    let body = RequestBody::Console(messages::Console { is_operator });
-    let report = report(socket, body)?;
+    let api = Api::connect(socket, &args.acting)?;
+    let opened = api.ask(OpenConsoleRequest {
+        operator: args.operator,
+        tenant: args.tenant.clone().unwrap_or_default(),
+    })?;
+    let report = json_of(opened.report);
     if args.json {
         return Ok(output::json(&report));
     }
@@ -118,9 +134,12 @@ pub(crate) fn console(socket: &Path, args: &Console) -> Result<String, Failure> 
 /// `tollgate prefetch`
 pub(crate) fn prefetch(socket: &Path, args: &Prefetch) -> Result<String, Failure> {
     let schema = schema::load(&args.files)?;
-    let blob = blob("the schema", schema.descriptor_set())?;
-    let prefetch = RequestBody::Prefetch(Empty {});
-    let report = report_within(ANSWER_TIMEOUT, socket, prefetch, &[blob.as_fd()])?;
+    let api = Api::connect(socket, &args.acting)?;
+    let prefetched = api.ask(PrefetchSchemaRequest {
+        schema: schema.descriptor_set().to_vec(),
+        tenant: args.tenant.clone().unwrap_or_default(),
+    })?;
+    let report = json_of(prefetched.report);
     if args.json {
         return Ok(output::json(&report));
     }
@@ -165,5 +184,5 @@ pub(crate) fn replace(socket: &Path, binary: String, timeout: Duration) -> Resul
         timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
     };
     let limit = timeout + ANSWER_TIMEOUT;
-    report_within(limit, socket, RequestBody::Upgrade(request), &[])
+    report_within(limit, socket, RequestBody::Upgrade(request))
 }

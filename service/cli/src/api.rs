@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::Value;
 use tollgate::token::{self, TOKEN, TOKEN_FILE};
-use tollgate_admin::client::{Client, Unary};
+use tollgate_admin::client::{self, Client, Unary};
 use tollgate_admin::proto::{self, PushPolicyStep, PushedPolicy};
 use tollgate_admin::{ApplyOrder, PushOrder, Secret, Status, socket_beside};
 use tollgate_shm_abi::control::{self, ControlSocket};
@@ -27,13 +27,37 @@ pub(crate) struct Acting {
     /// operator
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) remote: Remote,
 }
+
+/// A daemon on the network.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Remote {
+    /// The daemon at this address, `https://HOST:PORT`, in place of one on this host (`admin.listen`
+    /// in its configuration). Needs a token or a certificate
+    #[arg(long, value_name = "URL", global = true, env = ENDPOINT)]
+    pub(crate) endpoint: Option<String>,
+    /// File with the authorities that may have signed that daemon's certificate, in PEM. Left out:
+    /// those that the system trusts
+    #[arg(long, value_name = "FILE", global = true, requires = "endpoint")]
+    pub(crate) ca: Option<PathBuf>,
+    /// File with this client's certificate and those up to its authority, in PEM
+    #[arg(long, value_name = "FILE", global = true, requires_all = ["endpoint", "key"])]
+    pub(crate) certificate: Option<PathBuf>,
+    /// File with its key, in PEM
+    #[arg(long, value_name = "FILE", global = true, requires_all = ["endpoint", "certificate"])]
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// The environment variable with a daemon's address on the network.
+pub(crate) const ENDPOINT: &str = "TOLLGATE_ENDPOINT";
 
 /// A connection to the API.
 pub(crate) struct Api {
     client: Client,
-    /// Without a token, a tenant has to be named.
-    has_token: bool,
+    /// Whether there is a credential, whose tenant needn't be named.
+    has_own: bool,
 }
 
 impl Acting {
@@ -51,6 +75,33 @@ impl Acting {
     }
 }
 
+impl Remote {
+    /// The address; an empty one counts as none.
+    pub(crate) fn endpoint(&self) -> Option<&str> {
+        self.endpoint
+            .as_deref()
+            .filter(|endpoint| !endpoint.is_empty())
+    }
+
+    /// The daemon on the network with what its files have; `None`: there is none.
+    fn read(&self) -> Result<Option<client::Remote>, Failure> {
+        let Some(endpoint) = self.endpoint() else {
+            return Ok(None);
+        };
+        let read =
+            |path: &PathBuf| std::fs::read(path).map_err(|error| Failure::file(path, &error));
+        let identity = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            _ => None,
+        };
+        Ok(Some(client::Remote {
+            endpoint: endpoint.to_owned(),
+            authorities: self.ca.as_ref().map(read).transpose()?,
+            identity,
+        }))
+    }
+}
+
 /// The JSON of a report.
 pub(crate) fn json_of(report: Option<prost_types::Struct>) -> Value {
     tollgate_admin::to_json(report.unwrap_or_default())
@@ -59,26 +110,39 @@ pub(crate) fn json_of(report: Option<prost_types::Struct>) -> Value {
 impl Api {
     /// Connects to the API of the daemon at this socket.
     pub(crate) fn connect(socket: &Path, acting: &Acting) -> Result<Api, Failure> {
-        Api::connect_as(socket, acting.token()?.as_ref())
+        Api::connect_as(socket, &acting.remote, acting.token()?.as_ref())
     }
 
-    /// Connects as the bearer of a token, or as this user.
-    pub(crate) fn connect_as(socket: &Path, token: Option<&Secret>) -> Result<Api, Failure> {
-        Api::connect_for(socket, token, ANSWER_TIMEOUT)
+    /// Connects to a daemon of this host as this user.
+    pub(crate) fn connect_here(socket: &Path) -> Result<Api, Failure> {
+        Api::connect_as(socket, &Remote::default(), None)
+    }
+
+    /// Connects as the bearer of a token, by a certificate, or as this user.
+    pub(crate) fn connect_as(
+        socket: &Path,
+        remote: &Remote,
+        token: Option<&Secret>,
+    ) -> Result<Api, Failure> {
+        Api::connect_for(socket, remote, token, ANSWER_TIMEOUT)
     }
 
     /// Connects for requests that may take this long.
     pub(crate) fn connect_for(
         socket: &Path,
+        remote: &Remote,
         token: Option<&Secret>,
         patience: Duration,
     ) -> Result<Api, Failure> {
-        let path = socket_beside(socket);
-        let client = Client::connect(&path, token, patience);
-        Ok(Api {
-            client: client.map_err(|status| unconnected(socket, status))?,
-            has_token: token.is_some(),
-        })
+        let client = match remote.read()? {
+            Some(at) => Client::connect_remotely(&at, token, patience).map_err(failure)?,
+            None => {
+                let client = Client::connect(&socket_beside(socket), token, patience);
+                client.map_err(|status| unconnected(socket, status))?
+            }
+        };
+        let has_own = token.is_some() || remote.certificate.is_some();
+        Ok(Api { client, has_own })
     }
 
     /// One request, one answer; the daemon's refusal is the failure.
@@ -114,7 +178,7 @@ impl Api {
     pub(crate) fn tenant(&self, named: Option<&str>) -> Result<String, Failure> {
         match named {
             Some(tenant) => Ok(tenant.to_owned()),
-            None if self.has_token => Ok(String::new()),
+            None if self.has_own => Ok(String::new()),
             None => {
                 let sentence = "the tenant is missing: an operator names it";
                 let hint = format!(

@@ -13,6 +13,8 @@ use tollgate::dev::{HOST_SOCKET, SOCKET, default_socket};
 use tollgate::token::{TOKEN, TOKEN_FILE};
 
 use crate::admin::{Console, DaemonUpgrade, Prefetch, Status};
+use crate::api::{Acting, Remote};
+use crate::approval::{ApprovalCommand, Approve};
 use crate::audit::Audit;
 use crate::calls::{Explain, Tap, Trace};
 use crate::ceiling::CeilingCommand;
@@ -38,7 +40,8 @@ const CONTEXT: &str = "TOLLGATE_CONTEXT";
 ///
 /// The exit status is 0 on success. On failure it is the number of the status code, as in gRPC (3
 /// INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...). It is 74 if standard
-/// output can't be written, and 141, without a message, if the reader has closed standard output.
+/// output can't be written, 75 if a change waits for an operator's approval, and 141, without a
+/// message, if the reader has closed standard output.
 #[derive(Debug, Parser)]
 #[command(
     name = "tollgate",
@@ -98,44 +101,81 @@ impl Cli {
             | Command::Man { .. } => true,
             _ => false,
         };
+        let is_remote = self
+            .acting()
+            .is_some_and(|acting| acting.remote.endpoint().is_some());
+        let is_typed = self.is_socket_typed || is_remote;
         // The token of the context in use is for its daemon, not for the one that is named.
-        if needs_none || (self.is_socket_typed && self.context.is_none()) {
+        if needs_none || (is_typed && self.context.is_none()) {
             return Ok(());
         }
         let Some(context) = context::find(self.context.as_deref())? else {
             return Ok(());
         };
-        if let (false, Some(socket)) = (self.is_socket_typed, context.socket) {
+        if let (false, Some(endpoint)) = (is_typed, &context.endpoint) {
+            let Some(acting) = self.acting() else {
+                let sentence = format!(
+                    "the context is about the daemon at {endpoint}, and this command works on a daemon's host only"
+                );
+                let hint = "the command on that host; or --socket PATH, for a daemon here";
+                return Err(Failure::input(sentence).hint(hint));
+            };
+            acting.remote = Remote {
+                endpoint: Some(endpoint.clone()),
+                ca: context.ca.clone(),
+                certificate: context.certificate.clone(),
+                key: context.key.clone(),
+            };
+        }
+        if let (false, Some(socket)) = (is_typed, context.socket) {
             self.socket = socket;
         }
-        let token_file = match &mut self.command {
-            Command::Policy(args) => &mut args.acting.token_file,
-            Command::Credential(args) => &mut args.acting.token_file,
-            Command::Usage(args) => &mut args.acting.token_file,
-            Command::Status(args) => &mut args.acting.token_file,
-            Command::Top(args) => &mut args.acting.token_file,
-            Command::Explain(args) => &mut args.acting.token_file,
-            Command::Tap(args) => &mut args.acting.token_file,
-            Command::Trace(args) => &mut args.acting.token_file,
-            Command::Ceiling(args) => &mut args.acting.token_file,
-            Command::Apply(args) if !args.schema => &mut args.acting.token_file,
-            Command::Export(args) => &mut args.acting.token_file,
-            Command::Audit(Audit::Show(args)) => &mut args.acting.token_file,
-            Command::Call(args) if args.schema.token.token.is_none() => {
-                &mut args.schema.token.token_file
-            }
-            Command::Serve(args) if args.schema.token.token.is_none() => {
-                &mut args.schema.token.token_file
-            }
-            _ => return Ok(()),
-        };
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         // A context that is named counts more than a token that the shell happens to have.
         let is_free = self.context.is_some() || !is_set(TOKEN) && !is_set(TOKEN_FILE);
-        if token_file.is_none() && is_free {
+        if let Some(token_file) = self.token_file()
+            && token_file.is_none()
+            && is_free
+        {
             *token_file = context.token_file;
         }
         Ok(())
+    }
+
+    /// Whom the command acts as, if it uses the API.
+    fn acting(&mut self) -> Option<&mut Acting> {
+        Some(match &mut self.command {
+            Command::Policy(args) => &mut args.acting,
+            Command::Credential(args) => &mut args.acting,
+            Command::Usage(args) => &mut args.acting,
+            Command::Status(args) => &mut args.acting,
+            Command::Top(args) => &mut args.acting,
+            Command::Explain(args) => &mut args.acting,
+            Command::Tap(args) => &mut args.acting,
+            Command::Trace(args) => &mut args.acting,
+            Command::Ceiling(args) => &mut args.acting,
+            Command::Apply(args) if !args.schema => &mut args.acting,
+            Command::Export(args) => &mut args.acting,
+            Command::Approval(args) => &mut args.acting,
+            Command::Approve(args) => &mut args.acting,
+            Command::Audit(Audit::Show(args)) => &mut args.acting,
+            Command::Console(args) => &mut args.acting,
+            Command::Prefetch(args) => &mut args.acting,
+            _ => return None,
+        })
+    }
+
+    /// Where the command's token is, if it takes one and hasn't got it itself.
+    fn token_file(&mut self) -> Option<&mut Option<PathBuf>> {
+        if !matches!(self.command, Command::Call(_) | Command::Serve(_)) {
+            return self.acting().map(|acting| &mut acting.token_file);
+        }
+        let token = match &mut self.command {
+            Command::Call(args) => &mut args.schema.token,
+            Command::Serve(args) => &mut args.schema.token,
+            _ => return None,
+        };
+        token.token.is_none().then_some(&mut token.token_file)
     }
 
     /// The socket, unless it is the default.
@@ -178,6 +218,10 @@ pub(crate) enum Command {
          tollgate export --tenant acme --format yaml\n          \
          tollgate export --token-file owner.token --out acme")]
     Export(Export),
+    /// List, show and withdraw changes of tenants that wait for an operator's approval
+    Approval(ApprovalCommand),
+    /// Approve or deny a change of a tenant that waits
+    Approve(Approve),
     /// Show and verify the audit log: all administration, and faults of policies
     #[command(subcommand)]
     Audit(Audit),
@@ -211,11 +255,14 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Print a link that shows the daemon in a browser; it works once, within a minute
     #[command(
-        after_help = "The daemon listens on loopback until the last user has signed out. From another host, run\n  \
+        after_help = "With a tenant's token, the page shows what is the tenant's and can change what the token's credential may change. It ends with the token.\n\n\
+         The daemon listens on loopback until the last user has signed out. From another host, run\n  \
          ssh -L 8080:127.0.0.1:PORT HOST, and open the link with port 8080.\n\n\
          Examples:\n  \
          tollgate console\n  \
-         tollgate console --operator"
+         tollgate console --operator\n  \
+         tollgate console --tenant acme\n  \
+         tollgate console --token-file owner.token"
     )]
     Console(Console),
     /// Change settings of the daemon while it runs, and show them
@@ -366,6 +413,9 @@ mod tests {
             "tollgate explain --token-file F --method hotel.Reservation/Reserve {}",
             "tollgate tap --token-file F hotel.Reservation",
             "tollgate status --token-file F",
+            "tollgate console --token-file F --json",
+            "tollgate console --operator --tenant acme",
+            "tollgate prefetch --token-file F --proto hotel.proto",
             "tollgate explain --tenant acme --method a.B/C --side server --reply --proto a.proto -I . --metadata k=v --json {}",
             "tollgate explain 00f067aa0ba902b7",
             "tollgate tap",

@@ -9,13 +9,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
-use tollgate_admin::proto::ShowAuditRecordsRequest;
-use tollgate_shm_abi::messages::{AuditShow, Empty, RequestBody};
+use tollgate_admin::proto::{ShowAuditRecordsRequest, VerifyAuditLogRequest};
 use tollgate_shm_abi::status::Code;
 
 use crate::api::{Acting, Api, json_of};
 use crate::failure::Failure;
-use crate::request::report;
 use crate::values::number;
 use crate::{output, up};
 
@@ -81,7 +79,8 @@ pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
             Ok(show(&json_of(shown.report), args.json))
         }
         Audit::Head => {
-            let shown = report(socket, RequestBody::AuditShow(AuditShow { last: 0 }))?;
+            let shown = Api::connect_here(socket)?.ask(ShowAuditRecordsRequest::default())?;
+            let shown = json_of(shown.report);
             let head = shown["head"].as_str().unwrap_or_default();
             Ok(format!("{}\n", output::plain(head)))
         }
@@ -89,7 +88,8 @@ pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
             offline(args).map(|never| match never {})
         }
         Audit::Verify(_) => {
-            let found = report(socket, RequestBody::AuditVerify(Empty {}))?;
+            let found = Api::connect_here(socket)?.ask(VerifyAuditLogRequest {})?;
+            let found = json_of(found.report);
             let sentence = found["sentence"].as_str().unwrap_or_default();
             if found["edited"] == Value::Bool(false) {
                 return Ok(format!("{}\n", output::plain(sentence)));

@@ -1,7 +1,7 @@
 //! `tollgate context …`: daemons and tokens by name, so that commands needn't repeat them.
 //!
 //! The contexts are in `$XDG_CONFIG_HOME/tollgate/config.toml`, by default
-//! `~/.config/tollgate/config.toml`. A context names a socket and a token file. The token itself
+//! `~/.config/tollgate/config.toml`. A context names a socket, or an address on the network, and a token file. The token itself
 //! stays in its file, so that a rotated token is read again; a token from standard input gets a
 //! file beside the contexts.
 
@@ -19,6 +19,7 @@ use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::secret::has_token;
 use tollgate_shm_abi::status::Code;
 
+use crate::api::Remote;
 use crate::failure::Failure;
 use crate::limits::MAX_CONTEXTS_BYTES;
 use crate::output;
@@ -48,6 +49,7 @@ pub(crate) enum ContextCommand {
 #[command(
     after_help = "Examples: tollgate context add acme --token-file ~/acme.token\n          \
          tollgate context add acme --token-file - < acme.token\n          \
+         tollgate context add prod --endpoint https://tollgate.example:7443 --ca ca.pem --token-file ~/prod.token\n          \
          tollgate --context acme policy list"
 )]
 pub(crate) struct Add {
@@ -57,6 +59,8 @@ pub(crate) struct Add {
     /// contexts. Without a token, commands act as this user
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 /// The contexts of this user.
@@ -71,12 +75,24 @@ struct Contexts {
 }
 
 /// A daemon, and whom commands act as.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Context {
     /// The daemon's socket; none: the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) socket: Option<PathBuf>,
+    /// The daemon's address, if it is one on the network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoint: Option<String>,
+    /// See `--ca`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ca: Option<PathBuf>,
+    /// See `--certificate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// See `--key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<PathBuf>,
     /// The file with a tenant's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_file: Option<PathBuf>,
@@ -160,8 +176,17 @@ fn added(directory: &Path, socket: Option<&Path>, add: &Add) -> Result<Context, 
             }
         }
     };
+    let remote = &add.remote;
+    let kept = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
     Ok(Context {
-        socket: socket.map(absolute).transpose()?,
+        socket: match remote.endpoint() {
+            None => socket.map(absolute).transpose()?,
+            Some(_) => None,
+        },
+        endpoint: remote.endpoint().map(str::to_owned),
+        ca: kept(&remote.ca)?,
+        certificate: kept(&remote.certificate)?,
+        key: kept(&remote.key)?,
         token_file: its,
     })
 }
@@ -176,9 +201,17 @@ fn list(contexts: &Contexts) -> String {
             Some(path) => output::plain(&path.display().to_string()).into_owned(),
             None => none.to_owned(),
         };
-        let socket = shown(&context.socket, "the default socket");
-        let token = shown(&context.token_file, "as this user");
-        format!("{mark} {}  {socket}  {token}", output::plain(name))
+        let at = match &context.endpoint {
+            Some(endpoint) => output::plain(endpoint).into_owned(),
+            None => shown(&context.socket, "the default socket"),
+        };
+        let token = match &context.certificate {
+            Some(certificate) if context.token_file.is_none() => {
+                shown(&Some(certificate.clone()), "")
+            }
+            _ => shown(&context.token_file, "as this user"),
+        };
+        format!("{mark} {}  {at}  {token}", output::plain(name))
     };
     let rows: Vec<_> = contexts.contexts.iter().map(row).collect();
     lines(&rows)
@@ -296,7 +329,7 @@ mod tests {
         let mut contexts = Contexts::default();
         let acme = Context {
             socket: Some("/run/a.sock".into()),
-            token_file: None,
+            ..Context::default()
         };
         contexts.contexts.insert("acme".to_owned(), acme);
         contexts.current = Some("acme".to_owned());
@@ -338,11 +371,9 @@ mod tests {
     #[test]
     fn a_missing_context_is_named_with_its_neighbour() {
         let mut contexts = Contexts::default();
-        let nothing = Context {
-            socket: None,
-            token_file: None,
-        };
-        contexts.contexts.insert("acme".to_owned(), nothing);
+        contexts
+            .contexts
+            .insert("acme".to_owned(), Context::default());
         let refused = missing("acne", &contexts);
         assert_eq!(refused.code(), Code::NOT_FOUND);
         assert!(

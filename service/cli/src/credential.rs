@@ -1,4 +1,4 @@
-//! `tollgate credential …`: who may act for a tenant.
+//! `tollgate credential …`: who may act for a tenant, and for the operators.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use crate::output;
 use crate::render::lines;
 use crate::values::long_duration;
 
-/// Credentials of a tenant.
+/// Credentials of a tenant, or of the operators.
 #[derive(Debug, Args)]
 pub(crate) struct CredentialCommand {
     #[command(flatten)]
@@ -26,13 +26,15 @@ pub(crate) struct CredentialCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Credential {
-    /// Add a credential to a tenant and print its token, this once
+    /// Add a credential to a tenant, or to the operators, and print its token, this once
     #[command(
-        after_help = "Examples: (umask 077; tollgate credential add booking --tenant acme > booking.token)\n          \
-         (umask 077; tollgate credential add audit --role viewer --expires 30d --token-file owner.token > audit.token)"
+        after_help = "With an operators' token, commands administer the daemon without root, also over the network (--endpoint).\n\n\
+         Examples: (umask 077; tollgate credential add booking --tenant acme > booking.token)\n          \
+         (umask 077; tollgate credential add audit --role viewer --expires 30d --token-file owner.token > audit.token)\n          \
+         (umask 077; tollgate credential add deploy --operator --expires 90d > deploy.token)"
     )]
     Add(Add),
-    /// List a tenant's credentials with their roles and ends; never a token
+    /// List a tenant's or the operators' credentials with their roles and ends; never a token
     List(Of),
     /// Give a credential a new token and print it, this once
     #[command(
@@ -52,6 +54,9 @@ pub(crate) struct Of {
     /// The tenant; with a token, the token's tenant if left out
     #[arg(long)]
     tenant: Option<String>,
+    /// The operators' credentials, in place of a tenant's
+    #[arg(long, conflicts_with = "tenant")]
+    operator: bool,
 }
 
 #[derive(Debug, Args)]
@@ -61,7 +66,12 @@ pub(crate) struct Add {
     #[command(flatten)]
     of: Of,
     /// What its bearer may do
-    #[arg(long, value_enum, default_value = "application")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "application",
+        conflicts_with = "operator"
+    )]
     role: Role,
     /// How long it is valid, such as 12h or 30d, 60s to 3650d; until it is revoked if left out
     #[arg(long, value_name = "TIME", value_parser = long_duration)]
@@ -112,10 +122,14 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
         output::require_open()?;
     }
     let api = Api::connect(socket, &args.acting)?;
-    let tenant = |of: &Of| api.tenant(of.tenant.as_deref());
+    let tenant = |of: &Of| match of.operator {
+        true => Ok(String::new()),
+        false => api.tenant(of.tenant.as_deref()),
+    };
     match &args.command {
         Credential::Add(add) => {
             let role = match add.role {
+                _ if add.of.operator => proto::Role::Operator,
                 Role::Owner => proto::Role::Owner,
                 Role::Viewer => proto::Role::Viewer,
                 Role::Application => proto::Role::Application,
@@ -163,7 +177,7 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
     }
 }
 
-fn sent(time: Duration) -> Result<prost_types::Duration, Failure> {
+pub(crate) fn sent(time: Duration) -> Result<prost_types::Duration, Failure> {
     let failed = |_| Failure::input(format_args!("{time:?} is too long"));
     prost_types::Duration::try_from(time).map_err(failed)
 }
@@ -174,6 +188,7 @@ fn describe(credential: &proto::Credential, now: SystemTime) -> String {
         proto::Role::Owner => "owner",
         proto::Role::Viewer => "viewer",
         proto::Role::Application => "application",
+        proto::Role::Operator => "operator",
         proto::Role::Unspecified => "unknown role",
     };
     let mut text = format!("{}  {role}", output::plain(&credential.name));

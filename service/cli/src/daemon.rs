@@ -8,12 +8,12 @@ use std::str::FromStr;
 
 use clap::Subcommand;
 use serde_json::Value;
-use tollgate_shm_abi::messages::{Empty, RequestBody, SettingChange, SettingsChange};
+use tollgate_admin::proto::{ChangeSettingsRequest, SettingChange, ShowSettingsRequest};
 
+use crate::api::{Api, json_of};
 use crate::failure::Failure;
 use crate::output;
 use crate::render::flat;
-use crate::request::report;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Daemon {
@@ -67,11 +67,12 @@ impl FromStr for SettingValue {
     }
 }
 
-/// `tollgate daemon …`
+/// `tollgate daemon …`, as this user.
 pub(crate) fn daemon(socket: &Path, command: &Daemon) -> Result<String, Failure> {
+    let api = Api::connect_here(socket)?;
     let changes: Vec<SettingChange> = match command {
         Daemon::Settings { json } => {
-            let report = report(socket, RequestBody::Settings(Empty {}))?;
+            let report = json_of(api.ask(ShowSettingsRequest {})?.report);
             return Ok(match json {
                 true => output::json(&report),
                 false => shown(&report),
@@ -92,8 +93,8 @@ pub(crate) fn daemon(socket: &Path, command: &Daemon) -> Result<String, Failure>
             reset.collect()
         }
     };
-    let body = RequestBody::SettingsChange(SettingsChange { changes });
-    Ok(shown(&report(socket, body)?))
+    let changed = api.ask(ChangeSettingsRequest { changes })?;
+    Ok(shown(&json_of(changed.report)))
 }
 
 /// A setting per line, in the form in which it is set. Behind it the source of its value, and the

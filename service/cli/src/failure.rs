@@ -3,7 +3,8 @@
 //! Every failure of this program becomes a [`Failure`]. It prints as `tollgate: CODE: SENTENCE.
 //! Try: HINT`. The number of its code is the exit status, so a script can tell a denied call (7)
 //! from an unreachable daemon (14) without reading the sentence. Failures to write standard output
-//! have exit statuses of their own, since the command itself may have done its work:
+//! have exit statuses of their own, since the command itself may have done its work; so has a
+//! change that waits, since it isn't refused:
 //!
 //! | exit status | what |
 //! |---|---|
@@ -12,6 +13,7 @@
 //! | 2 to 16 | a status code of gRPC; 2 is UNKNOWN |
 //! | 20 | `apply --dry-run`: something would change; no failure |
 //! | 74 | standard output can't be written (EX_IOERR of sysexits.h) |
+//! | 75 | a tenant's change waits for an operator's approval (EX_TEMPFAIL of sysexits.h) |
 //! | 141 | the reader of standard output closed it (like SIGPIPE in a shell); nothing is printed |
 //!
 //! `tollgated` follows the same table.
@@ -29,6 +31,9 @@ use crate::stderr;
 
 /// Standard output can't be written.
 const UNWRITTEN: u8 = 74;
+
+/// A change waits for an operator's approval.
+const WAITS: u8 = 75;
 
 /// The reader of standard output closed it.
 const CLOSED: u8 = 141;
@@ -56,6 +61,8 @@ enum Kind {
     Status(Code),
     /// A failure of standard output; the exit status.
     Output(u8),
+    /// A change isn't made yet.
+    Waits,
 }
 
 impl Failure {
@@ -78,6 +85,14 @@ impl Failure {
         let sentence = format!("standard output can't be written: {error}");
         Failure {
             kind: Kind::Output(exit),
+            ..Failure::new(Code::UNKNOWN, sentence)
+        }
+    }
+
+    /// A change waits for an operator's approval.
+    pub(crate) fn waits(sentence: impl fmt::Display) -> Failure {
+        Failure {
+            kind: Kind::Waits,
             ..Failure::new(Code::UNKNOWN, sentence)
         }
     }
@@ -146,7 +161,7 @@ impl Failure {
     pub(crate) fn code(&self) -> Code {
         match self.kind {
             Kind::Status(code) => code,
-            Kind::Output(_) => Code::UNKNOWN,
+            Kind::Output(_) | Kind::Waits => Code::UNKNOWN,
         }
     }
 
@@ -187,6 +202,7 @@ impl Failure {
     fn status(&self) -> u8 {
         match self.kind {
             Kind::Output(status) => status,
+            Kind::Waits => WAITS,
             Kind::Status(code) => match u8::try_from(code.0) {
                 Ok(number @ 1..=16) => number,
                 _ => Code::UNKNOWN.0 as u8,
@@ -278,6 +294,7 @@ mod tests {
             full.to_string(),
             "tollgate: standard output can't be written: no storage space"
         );
+        assert_eq!(Failure::waits("not yet").status(), 75);
         let closed = Failure::output(&ErrorKind::BrokenPipe.into());
         assert_eq!(closed.status(), 141);
     }

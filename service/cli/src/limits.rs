@@ -87,3 +87,6 @@ pub(crate) const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// The most bytes of the file with the contexts.
 pub(crate) const MAX_CONTEXTS_BYTES: u64 = 1 << 20;
+
+/// How often a command that waits for an operator's approval looks for it.
+pub(crate) const APPROVAL_LOOK: Duration = Duration::from_secs(1);

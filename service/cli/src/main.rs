@@ -3,6 +3,7 @@
 //! ```text
 //!                       ┌─ admin         status, console, prefetch, upgrade: one request, one report
 //!                       ├─ audit         the log of all administration
+//!                       ├─ approval      changes of tenants that wait for an operator
 //! args  the commands    ├─ calls         single calls: explain, tap, trace
 //! usage their help      ├─ ceiling       what a tenant may have at most
 //!   │                   ├─ check         what is wrong with a host or a daemon, and how to mend it
@@ -40,6 +41,7 @@
 
 mod admin;
 mod api;
+mod approval;
 mod args;
 mod attachment;
 mod audit;
@@ -162,6 +164,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Ceiling(args) => ceiling::ceiling(&cli.socket, args),
         Command::Apply(_) => unreachable!("main gives it an exit status of its own"),
         Command::Export(args) => desired::export(&cli.socket, args),
+        Command::Approval(args) => approval::approval(&cli.socket, args),
+        Command::Approve(args) => approval::approve(&cli.socket, args),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Context(command) => context::context(cli.typed_socket(), command),
         Command::Usage(args) => tenant_usage::usage(&cli.socket, args),

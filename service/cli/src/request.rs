@@ -3,7 +3,7 @@
 //! The daemon authorises these by the user id that the kernel reports, so there is no password. A
 //! refusal names the permitted users. A report that doesn't fit a packet travels as a sealed memfd.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde_json::Value;
-use tollgate_shm_abi::blob::{blob_create, blob_read};
+use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::{self, ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{Request, RequestBody, Response, ResponseBody};
 use tollgate_shm_abi::status::Code;
@@ -25,7 +25,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request with JSON as the answer.
 pub(crate) fn report(socket: &Path, body: RequestBody) -> Result<Value, Failure> {
-    report_within(ANSWER_TIMEOUT, socket, body, &[])
+    report_within(ANSWER_TIMEOUT, socket, body)
 }
 
 /// A request with JSON as the answer, and with a timeout of its own.
@@ -33,9 +33,8 @@ pub(crate) fn report_within(
     limit: Duration,
     socket: &Path,
     body: RequestBody,
-    fds: &[BorrowedFd<'_>],
 ) -> Result<Value, Failure> {
-    let (answer, fds) = ask_within(limit, socket, body, fds)?;
+    let (answer, fds) = ask_within(limit, socket, body)?;
     let ResponseBody::Report(_) = &answer else {
         return Err(unexpected(&answer));
     };
@@ -43,7 +42,7 @@ pub(crate) fn report_within(
 }
 
 /// The JSON of a report.
-pub(crate) fn of_blob(fds: &[OwnedFd]) -> Result<Value, Failure> {
+fn of_blob(fds: &[OwnedFd]) -> Result<Value, Failure> {
     let wrong = |what: &dyn std::fmt::Display| {
         Failure::new(Code::INTERNAL, format_args!("the daemon's report: {what}"))
     };
@@ -52,31 +51,11 @@ pub(crate) fn of_blob(fds: &[OwnedFd]) -> Result<Value, Failure> {
     serde_json::from_slice(&json).map_err(|error| wrong(&error))
 }
 
-/// A sealed memfd for data that doesn't fit a packet.
-pub(crate) fn blob(what: &str, bytes: &[u8]) -> Result<OwnedFd, Failure> {
-    let failed = |errno| {
-        Failure::new(
-            Code::RESOURCE_EXHAUSTED,
-            format_args!("no memory for {what}: {errno}"),
-        )
-    };
-    blob_create(bytes).map_err(failed)
-}
-
 /// One request, one answer; the daemon's refusal is the failure.
-pub(crate) fn ask(
-    socket: &Path,
-    body: RequestBody,
-    fds: &[BorrowedFd<'_>],
-) -> Result<(ResponseBody, Vec<OwnedFd>), Failure> {
-    ask_within(ANSWER_TIMEOUT, socket, body, fds)
-}
-
 fn ask_within(
     limit: Duration,
     socket: &Path,
     body: RequestBody,
-    fds: &[BorrowedFd<'_>],
 ) -> Result<(ResponseBody, Vec<OwnedFd>), Failure> {
     let path = socket
         .to_str()
@@ -94,7 +73,7 @@ fn ask_within(
         body: Some(body),
     }
     .encode_to_vec();
-    connection.send(&request, fds).map_err(lost)?;
+    connection.send(&request, &[]).map_err(lost)?;
     wait(&connection, limit)?;
     let gone = || {
         Failure::new(
@@ -151,7 +130,7 @@ pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
 }
 
 /// The daemon sent an answer of the wrong type.
-pub(crate) fn unexpected(answer: &ResponseBody) -> Failure {
+fn unexpected(answer: &ResponseBody) -> Failure {
     Failure::new(
         Code::INTERNAL,
         format_args!("the daemon's answer is of an unexpected kind: {answer:?}"),

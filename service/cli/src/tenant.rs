@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
-use tollgate_schema::spelling::did_you_mean;
-use tollgate_shm_abi::messages::{
-    self, RequestBody, ResponseBody, TenantAdd, TenantList, TenantRemove, TenantRotate,
+use tollgate_admin::proto::{
+    AddTenantRequest, ListTenantsRequest, MoveTenantRequest, RemoveTenantRequest,
+    RotateCredentialRequest,
 };
+use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::status::Code;
 
+use crate::api::{Api, json_of};
 use crate::confirm::confirm;
+use crate::credential::sent;
 use crate::failure::Failure;
 use crate::output;
 use crate::render::{flat, lines};
-use crate::request::{ask, of_blob, report, unexpected};
 use crate::values::{duration, number};
 
 #[derive(Debug, Subcommand)]
@@ -80,29 +82,40 @@ pub(crate) struct TenantMove {
     pub(crate) reset: bool,
 }
 
-/// `tollgate tenant …`
+/// The credential that a tenant is added with.
+const FIRST_CREDENTIAL: &str = "default";
+
+/// `tollgate tenant …`, as this user.
 pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure> {
+    let api = || Api::connect_here(socket);
     match command {
         Tenant::Add { name } => {
-            let name = name.clone();
-            new_token(socket, RequestBody::TenantAdd(TenantAdd { name }))
+            output::require_open()?;
+            let tenant = name.clone();
+            Ok(format!(
+                "{}\n",
+                api()?.ask(AddTenantRequest { tenant })?.token
+            ))
         }
         Tenant::Rotate { name, grace } => {
-            let rotate = TenantRotate {
+            output::require_open()?;
+            let rotated = api()?.ask(RotateCredentialRequest {
                 tenant: name.clone(),
-                grace_ms: grace.map_or(0, |grace| grace.as_millis() as u64),
-            };
-            new_token(socket, RequestBody::TenantRotate(rotate))
+                name: FIRST_CREDENTIAL.to_owned(),
+                grace: grace.map(sent).transpose()?,
+                keep_sessions: false,
+            })?;
+            Ok(format!("{}\n", rotated.token))
         }
-        Tenant::Remove { name, yes } => remove(socket, name, *yes),
+        Tenant::Remove { name, yes } => remove(&api()?, name, *yes),
         Tenant::Move(wanted) => {
-            let body = RequestBody::TenantMove(messages::TenantMove {
+            let moving = MoveTenantRequest {
                 tenant: wanted.name.clone(),
                 runtime: wanted.runtime,
-            });
-            Ok(moved(&report(socket, body)?))
+            };
+            Ok(moved(&json_of(api()?.ask(moving)?.report)))
         }
-        Tenant::List => Ok(lines(&tenants(socket)?)),
+        Tenant::List => Ok(lines(&tenants(&api()?)?)),
     }
 }
 
@@ -127,22 +140,13 @@ fn moved(report: &Value) -> String {
 }
 
 /// The names of all tenants, sorted.
-fn tenants(socket: &Path) -> Result<Vec<String>, Failure> {
-    let request = RequestBody::TenantList(TenantList { in_report: true });
-    match ask(socket, request, &[])? {
-        (ResponseBody::Report(_), fds) => {
-            let names = of_blob(&fds)?;
-            Ok(names.as_array().into_iter().flatten().map(flat).collect())
-        }
-        // A daemon that predates reports of tenants.
-        (ResponseBody::Tenants(tenants), _) => Ok(tenants.names),
-        (other, _) => Err(unexpected(&other)),
-    }
+fn tenants(api: &Api) -> Result<Vec<String>, Failure> {
+    Ok(api.ask(ListTenantsRequest {})?.tenants)
 }
 
 /// Fails if the tenant doesn't exist, because no call of it would ever come.
 pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure> {
-    let names = tenants(socket)?;
+    let names = tenants(&Api::connect_here(socket)?)?;
     if names.iter().any(|name| name == tenant) {
         return Ok(());
     }
@@ -151,33 +155,24 @@ pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure>
     Err(Failure::new(Code::NOT_FOUND, sentence).hint("tollgate tenant list"))
 }
 
-/// A request with a token as the answer. It isn't sent if the token couldn't be shown.
-fn new_token(socket: &Path, body: RequestBody) -> Result<String, Failure> {
-    output::require_open()?;
-    match ask(socket, body, &[])? {
-        (ResponseBody::TenantAdded(added), _) => Ok(format!("{}\n", added.token)),
-        (other, _) => Err(unexpected(&other)),
-    }
-}
-
 /// Lists everything that would be removed with a tenant, asks, and removes the tenant.
-fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure> {
-    let body = |is_question| {
-        RequestBody::TenantRemove(TenantRemove {
+fn remove(api: &Api, tenant: &str, is_sure: bool) -> Result<String, Failure> {
+    let remove = |dry_run| {
+        let removed = api.ask(RemoveTenantRequest {
             tenant: tenant.to_owned(),
-            is_question,
-        })
+            dry_run,
+        })?;
+        Ok::<_, Failure>(json_of(removed.report))
     };
     if !is_sure {
-        let has = report(socket, body(true))?;
         confirm(
-            &ending(&has, "would remove"),
+            &ending(&remove(true)?, "would remove"),
             format_args!("Remove tenant {tenant}?"),
             &format!("tenant {tenant} isn't removed"),
             format_args!("tollgate tenant remove {tenant} --yes"),
         )?;
     }
-    Ok(ending(&report(socket, body(false))?, "removed"))
+    Ok(ending(&remove(false)?, "removed"))
 }
 
 /// The things that are removed with a tenant, a line each.

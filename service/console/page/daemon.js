@@ -3,8 +3,8 @@
 
 const KEY = 'tollgate-session';
 
-async function ask(method, path, authorization, body) {
-  const answer = await fetch(path, { method, body, headers: { Authorization: authorization }, cache: 'no-store', redirect: 'error' });
+async function ask(method, path, headers, body) {
+  const answer = await fetch(path, { method, body, headers, cache: 'no-store', redirect: 'error' });
   if (answer.ok) return answer;
   const error = new Error(await answer.text());
   error.status = answer.status;
@@ -12,8 +12,12 @@ async function ask(method, path, authorization, body) {
 }
 
 const session = () => JSON.parse(sessionStorage.getItem(KEY) ?? 'null');
+const proof = () => ({ Authorization: `Session ${session()?.session}` });
 
-export const isOperator = () => session()?.operator === true;
+export const mayAct = () => session()?.acts === true;
+// The tenant that is shown; null: the whole daemon.
+export const tenant = () => session()?.tenant ?? null;
+export const role = () => session()?.role ?? 'viewer';
 export const isSignedIn = () => session() !== null;
 export const forget = () => sessionStorage.removeItem(KEY);
 
@@ -24,19 +28,25 @@ export async function enter() {
   if (!/^[0-9a-f]{64}$/.test(secret)) return;
   history.replaceState(null, '', '/');
   forget();
-  const answer = await ask('POST', '/api/session', `Invitation ${secret}`);
+  const answer = await ask('POST', '/api/session', { Authorization: `Invitation ${secret}` });
+  sessionStorage.setItem(KEY, JSON.stringify(await answer.json()));
+}
+
+// Signs in with a tenant's token. It isn't kept here.
+export async function signIn(token) {
+  const answer = await ask('POST', '/api/session', { 'Content-Type': 'application/json' }, JSON.stringify({ token }));
   sessionStorage.setItem(KEY, JSON.stringify(await answer.json()));
 }
 
 export async function leave() {
-  await ask('DELETE', '/api/session', `Session ${session()?.session}`);
+  await ask('DELETE', '/api/session', proof());
   forget();
 }
 
 export async function state() {
-  return (await ask('GET', '/api/state', `Session ${session()?.session}`)).json();
+  return (await ask('GET', '/api/state', proof())).json();
 }
 
 export async function act(action) {
-  await ask('POST', '/api/act', `Session ${session()?.session}`, JSON.stringify(action));
+  await ask('POST', '/api/act', proof(), JSON.stringify(action));
 }

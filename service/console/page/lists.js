@@ -1,6 +1,6 @@
-// Lists of denied calls and of the audit trail.
+// Lists of denied calls, of the audit trail, and of what a tenant has and may have.
 
-import { percent, perSecond, whole } from './counts.js';
+import { duration, many, percent, perSecond, whole } from './counts.js';
 import { el, table } from './build.js';
 
 export function denials({ state, methods, versions }) {
@@ -34,6 +34,24 @@ export function records({ state }) {
     kept ? el('p', { class: 'notice' }, `The daemon has no state directory: it keeps the newest ${whole(kept)} records, in memory only.`) : null,
     table('The newest records', [['No.', 'number'], ['Time (UTC)', 'short'], ['By', 'short'], ['What', 'short'], ['Details']], rows, 'No records yet.'),
   ].filter((one) => one !== null);
+}
+
+// The stored versions of a tenant's policies.
+export function stored({ state }) {
+  const rows = state.status.policies.map((one) => [
+    `${one.name}@${one.version}`, one.attachments.map((at) => `${at.role} at ${at.place}`).join('; ') || 'nowhere', whole(one.module_bytes), el('code', {}, one.digest.slice(0, 16)),
+  ]);
+  return [table('Stored versions', [['Version', 'short'], ['In force'], ['Bytes', 'number'], ['SHA-256', 'short']], rows, 'No policy is stored.')];
+}
+
+export function usage({ state }) {
+  const { usage: used, policy_cpu_ns: cpu, throttled_calls: throttled } = state.usage;
+  const rows = used.map((one) => [one.what, whole(one.used), whole(one.limit), el('span', { class: one.used >= one.limit ? 'bad' : null }, percent(one.used, one.limit))]);
+  return [
+    table('What the tenant uses, beside the limit', [['What', 'short'], ['Used', 'number'], ['Limit', 'number'], ['Share', 'number']], rows, ''),
+    el('p', { class: 'soft' }, `Policies have used ${duration(cpu / 1e9)} of CPU time; ${many(throttled, 'call')} had to be rejected because their account of CPU time was overdrawn.`),
+    table('The ceiling that the operator has set', [['Key', 'short'], ['Value']], state.ceiling.map((one) => [one.key, one.value]), ''),
+  ];
 }
 
 const time = (when) => el('time', { datetime: when }, when.replace('T', ' ').slice(0, 19));

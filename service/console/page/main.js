@@ -6,7 +6,7 @@ import { at, fill, plain } from './build.js';
 import { methodTable, topology } from './topology.js';
 import { choose, heat, remember } from './latency.js';
 import { attachments, canaries } from './policies.js';
-import { denials, records } from './lists.js';
+import { denials, records, stored, usage } from './lists.js';
 
 const EVERY_MS = 1000;
 
@@ -35,23 +35,29 @@ function close(text) {
 
 function show(current) {
   const { status, metrics } = current.state;
-  const operator = daemon.isOperator();
+  const tenant = daemon.tenant();
   document.title = `${status.name}: Tollgate console`;
   at('name').textContent = status.name;
-  at('facts').textContent = `${status.version}, process ${status.pid}, ${many(metrics.sessions, 'session')}, ${many(metrics.services, 'service')}, links ${metrics.links.ready}/${metrics.links.all} ready, ${many(status.live_calls, 'call')} in flight`;
-  at('role').textContent = operator ? 'Operator' : 'Read-only';
+  const facts = [status.version, many(metrics.sessions, 'session'), many(metrics.services, 'service'), `links ${metrics.links.ready}/${metrics.links.all} ready`];
+  if (tenant === null) facts.push(`process ${status.pid}`, `${many(status.live_calls, 'call')} in flight`);
+  at('facts').textContent = facts.join(', ');
+  const role = { operator: 'Operator', owner: 'Owner', viewer: 'Read-only' }[daemon.role()];
+  at('role').textContent = tenant === null ? role : `${role}, tenant ${tenant}`;
   at('leave').hidden = at('rooms').hidden = false;
   at('door').hidden = true;
+  at('usage').hidden = at('to-usage').hidden = tenant === null;
   fill(at('topology'), ...topology(current));
   fill(at('methods'), methodTable(current));
   fill(at('heat'), ...heat(choose(current)));
-  show.actions(current, operator);
+  show.actions(current, daemon.mayAct());
   fill(at('canaries'), ...canaries(current));
   fill(at('denied'), ...denials(current));
+  fill(at('stored'), ...(tenant === null ? [] : stored(current)));
+  fill(at('used'), ...(tenant === null ? [] : usage(current)));
   fill(at('records'), ...records(current));
 }
 
-show.actions = (current, operator) => fill(at('attachments'), attachments(current, operator ? confirm : null));
+show.actions = (current, acts) => fill(at('attachments'), attachments(current, acts ? confirm : null));
 
 async function look() {
   clearTimeout(timer);
@@ -100,6 +106,18 @@ at('leave').onclick = async () => {
   } catch (error) {
     close(`You have signed out here, but the daemon was not told: ${error.message}`);
   }
+};
+at('sign-in').onsubmit = async (event) => {
+  event.preventDefault();
+  const token = at('token').value;
+  at('token').value = '';
+  news('');
+  try {
+    await daemon.signIn(token);
+  } catch (error) {
+    return close(error.message);
+  }
+  look();
 };
 at('series').onchange = () => shown && fill(at('heat'), ...heat(at('series').value));
 document.addEventListener('visibilitychange', look);

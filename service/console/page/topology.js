@@ -30,7 +30,7 @@ export function topology({ state, methods }) {
   const { status } = state;
   const calls = methods.filter((one) => one.side === 'client').slice(0, MOST);
   const serviceOf = (method) => method.slice(0, method.lastIndexOf('/'));
-  const tenants = status.tenants.filter((name) => calls.some((one) => one.tenant === name) || status.sessions.some((one) => one.tenant === name)).slice(0, MOST);
+  const tenants = (status.tenants ?? [status.tenant]).filter((name) => calls.some((one) => one.tenant === name) || status.sessions.some((one) => one.tenant === name)).slice(0, MOST);
   // Possible destinations of calls: this host's servers, and each tenant's links.
   const places = [];
   if (status.services.length) places.push({ first: 'this host', second: many(status.services.length, 'service'), takes: (one) => status.services.some((s) => s.tenant === one.tenant && s.service === serviceOf(one.method)) });

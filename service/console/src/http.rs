@@ -2,19 +2,21 @@
 //!
 //! ```text
 //!   GET  /, /main.js, …    the page, the same for every client
-//!   POST /api/session      Authorization: Invitation SECRET ─▶ {"session", "operator"}
+//!   POST /api/session      Authorization: Invitation SECRET ─▶ {"session", "role", "acts", "tenant"}
+//!   POST /api/session      {"token": TOKEN}, as JSON         ─▶ the same
 //!   DELETE /api/session    Authorization: Session SECRET     ─▶ signed out
 //!   GET  /api/state        Authorization: Session SECRET     ─▶ the source's state
-//!   POST /api/act          Authorization: Session SECRET     ─▶ done; operators only
+//!   POST /api/act          Authorization: Session SECRET     ─▶ done; not for viewers
 //! ```
 //!
 //! `HEAD` is `GET` without the body. A wrong method is a 405 with the allowed ones.
 //!
 //! Each connection serves one request. Another site's page can't make a browser send the header
-//! `Authorization`: the browser would ask for permission first (CORS), and no answer grants it.
+//! `Authorization`, or JSON: the browser would ask for permission first (CORS), and no answer
+//! grants it.
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,8 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tollgate_shm_abi::text;
@@ -35,9 +39,10 @@ use tollgate_telemetry::places::{Place, Places};
 use crate::assets::ASSETS;
 use crate::limits::{
     CONNECTION_TIMEOUT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, READ_TIMEOUT,
+    SESSION_LASTS,
 };
 use crate::sessions::Guest;
-use crate::{Action, Console, ConsoleError, Refusal, Role, Source};
+use crate::{Console, ConsoleError, Refusal, Source};
 
 /// The headers of every answer: nothing is loaded from elsewhere, cached or framed, and text isn't
 /// run as a script.
@@ -60,29 +65,37 @@ type Answer = Response<Full<Bytes>>;
 /// The status and message of a refused request.
 type Refused = (StatusCode, String);
 
-/// Serves invited users until the last session ends. Call it within a tokio `LocalSet`. It marks
-/// the console as listening at once.
-pub fn serve<S: Source>(
-    console: Rc<Console<S::Who>>,
-    listener: TcpListener,
-    at: SocketAddr,
-    source: Rc<S>,
-) -> impl Future<Output = ()> {
-    console.listening.set(Some(at));
-    accept(console, listener, source)
+/// Serves each listener that the console opens: until the last session ends, or for good if it
+/// stays. Call it within a tokio `LocalSet`.
+pub async fn serve<S: Source>(console: Rc<Console<S::Who>>, source: Rc<S>, stays: bool) {
+    loop {
+        match console.door.take() {
+            Some(listener) => {
+                accept(&console, &listener, &source, stays).await;
+                console.listening.set(None);
+            }
+            None => console.opened.notified().await,
+        }
+    }
 }
 
-async fn accept<S: Source>(console: Rc<Console<S::Who>>, listener: TcpListener, source: Rc<S>) {
+async fn accept<S: Source>(
+    console: &Rc<Console<S::Who>>,
+    listener: &TcpListener,
+    source: &Rc<S>,
+    stays: bool,
+) {
     let places = Places::new(MAX_CONNECTIONS, CONNECTION_TIMEOUT);
     loop {
         let now = Instant::now();
-        let Some(end) = console.sessions.borrow_mut().next_end(now) else {
-            console.listening.set(None);
-            return;
+        let end = match console.sessions.borrow_mut().next_end(now) {
+            Some(end) => end,
+            None if stays => now + SESSION_LASTS,
+            None => return,
         };
         tokio::select! {
-            (stream, place) = next(&listener, &places) => {
-                let (console, source) = (Rc::clone(&console), Rc::clone(&source));
+            (stream, place) = next(listener, &places) => {
+                let (console, source) = (Rc::clone(console), Rc::clone(source));
                 tokio::task::spawn_local(async move {
                     talk((stream, place), console, source, CONNECTION_TIMEOUT).await;
                 });
@@ -145,14 +158,15 @@ async fn answer<S: Source>(
         &Method::HEAD => Method::GET,
         method => method.clone(),
     };
-    let now = Instant::now();
     match (method, &*path) {
         (Method::POST, "/api/session") => {
-            let secret = secret_of(request.headers(), "Invitation")?;
-            let entered = console.sessions.borrow_mut().enter(now, secret);
-            let (session, guest) = entered.map_err(not_let_in)?;
-            let is_operator = guest.role == Role::Operator;
-            Ok(json(&json!({"session": session, "operator": is_operator})))
+            let (session, guest) = match request.headers().contains_key(AUTHORIZATION) {
+                true => by_link(console, source, request.headers())?,
+                false => by_token(console, source, request).await?,
+            };
+            Ok(json(&json!({
+                "session": session, "role": guest.role.name(), "acts": guest.role.may_act(), "tenant": guest.tenant,
+            })))
         }
         (Method::DELETE, "/api/session") => {
             let secret = secret_of(request.headers(), "Session")?;
@@ -161,22 +175,31 @@ async fn answer<S: Source>(
             Ok(said(StatusCode::OK, "signed out"))
         }
         (Method::GET, "/api/state") => {
-            guest_of(console, request.headers())?;
+            let guest = guest_of(console, source, request.headers())?;
             place.deserve();
-            let state = source.state().await;
-            let failed = |refusal: Refusal| (StatusCode::SERVICE_UNAVAILABLE, refusal.0);
+            let state = source.state(guest.who, guest.tenant).await;
+            let failed = |refusal| refused(refusal, StatusCode::SERVICE_UNAVAILABLE);
+            // It may have been gathered while the session ended.
+            guest_of(console, source, request.headers())?;
             state.map(|state| json(&state)).map_err(failed)
         }
         (Method::POST, "/api/act") => {
-            let guest = guest_of(console, request.headers())?;
+            let guest = guest_of(console, source, request.headers())?;
             place.deserve();
-            if guest.role != Role::Operator {
-                let sentence = "this session is read-only: `tollgate console --operator` prints a link for a session that can act";
+            if !guest.role.may_act() {
+                let sentence = match guest.bearer_of {
+                    None => {
+                        "this session is read-only: `tollgate console --operator` prints a link for a session that can act"
+                    }
+                    Some(_) => {
+                        "this session is read-only: its credential has the role viewer; an owner's can act"
+                    }
+                };
                 return Err((StatusCode::FORBIDDEN, sentence.to_owned()));
             }
-            let action = action_of(request).await?;
-            let refused = |refusal: Refusal| (StatusCode::CONFLICT, refusal.0);
-            source.act(guest.who, action).await.map_err(refused)?;
+            let action = body_of(request, "a valid action").await?;
+            let failed = |refusal| refused(refusal, StatusCode::CONFLICT);
+            source.act(guest.who, action).await.map_err(failed)?;
             Ok(said(StatusCode::OK, "done"))
         }
         (method, path) => {
@@ -194,6 +217,52 @@ async fn answer<S: Source>(
             }
         }
     }
+}
+
+/// Signs in with a link.
+fn by_link<S: Source>(
+    console: &Console<S::Who>,
+    source: &S,
+    headers: &HeaderMap,
+) -> Result<(String, Guest<S::Who>), Refused> {
+    let secret = secret_of(headers, "Invitation")?;
+    let entered = console.sessions.borrow_mut().enter(Instant::now(), secret);
+    let (session, guest) = entered.map_err(not_let_in)?;
+    still_here(console, source, &guest, &session)?;
+    Ok((session, guest))
+}
+
+/// A sign-in with a token. No browser sends it for another site's page: it is JSON.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SignIn {
+    token: String,
+}
+
+/// Signs in with a token.
+async fn by_token<S: Source>(
+    console: &Console<S::Who>,
+    source: &S,
+    request: Request<Incoming>,
+) -> Result<(String, Guest<S::Who>), Refused> {
+    let kind = request.headers().get(CONTENT_TYPE);
+    if kind.is_none_or(|kind| kind != "application/json") {
+        return Err(stranger());
+    }
+    if console.listening().is_none_or(|at| !at.ip().is_loopback()) {
+        let sentence = "this console doesn't listen on loopback, and isn't encrypted: it takes no tokens; `tollgate console` with a token prints a link";
+        return Err((StatusCode::FORBIDDEN, sentence.to_owned()));
+    }
+    let SignIn { token } = body_of(request, "a valid sign-in").await?;
+    let failed = |refusal| refused(refusal, StatusCode::SERVICE_UNAVAILABLE);
+    let guest = source.sign_in(token.trim()).await.map_err(failed)?;
+    let admitted = console
+        .sessions
+        .borrow_mut()
+        .admit(Instant::now(), guest.clone());
+    let session = admitted.map_err(not_let_in)?;
+    console.changed.notify_one();
+    Ok((session, guest))
 }
 
 /// The methods of a path, as listed in `Allow`; `None` if the path doesn't exist.
@@ -256,28 +325,67 @@ fn secret_of<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<&'h str, Refuse
     secret.map(|(_, secret)| secret).ok_or_else(stranger)
 }
 
-fn guest_of<W: Clone>(console: &Console<W>, headers: &HeaderMap) -> Result<Guest<W>, Refused> {
+/// The guest of a session that isn't over.
+fn guest_of<S: Source>(
+    console: &Console<S::Who>,
+    source: &S,
+    headers: &HeaderMap,
+) -> Result<Guest<S::Who>, Refused> {
     let secret = secret_of(headers, "Session")?;
     let found = console.sessions.borrow_mut().find(Instant::now(), secret);
-    found.ok_or_else(stranger)
+    let guest = found.ok_or_else(stranger)?;
+    still_here(console, source, &guest, secret)?;
+    Ok(guest)
+}
+
+/// Ends the session of a guest that may no longer be here.
+fn still_here<S: Source>(
+    console: &Console<S::Who>,
+    source: &S,
+    guest: &Guest<S::Who>,
+    session: &str,
+) -> Result<(), Refused> {
+    let Err(refusal) = source.check(&guest.who) else {
+        return Ok(());
+    };
+    if matches!(refusal, Refusal::Over(_)) {
+        console.sessions.borrow_mut().leave(session);
+        console.changed.notify_one();
+    }
+    Err(refused(refusal, StatusCode::SERVICE_UNAVAILABLE))
+}
+
+/// The answer to a refused request; the status for other reasons depends on the request.
+fn refused(refusal: Refusal, otherwise: StatusCode) -> Refused {
+    match refusal {
+        Refusal::Over(sentence) => (StatusCode::UNAUTHORIZED, sentence),
+        Refusal::Forbidden(sentence) => (StatusCode::FORBIDDEN, sentence),
+        Refusal::Failed(sentence) => (otherwise, sentence),
+    }
 }
 
 fn stranger() -> Refused {
-    let sentence =
-        "you aren't signed in, or your session has expired: `tollgate console` prints a link";
+    let sentence = "you aren't signed in, or your session has expired: sign in with a token, or with the link that `tollgate console` prints";
     (StatusCode::UNAUTHORIZED, sentence.to_owned())
 }
 
 fn not_let_in(error: ConsoleError) -> Refused {
     let status = match error {
         ConsoleError::Uninvited => StatusCode::UNAUTHORIZED,
-        ConsoleError::Invitations | ConsoleError::Sessions => StatusCode::TOO_MANY_REQUESTS,
+        ConsoleError::Invitations
+        | ConsoleError::TenantsInvitations
+        | ConsoleError::Sessions
+        | ConsoleError::TenantsSessions => StatusCode::TOO_MANY_REQUESTS,
         ConsoleError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, error.to_string())
 }
 
-async fn action_of(request: Request<Incoming>) -> Result<Action, Refused> {
+/// What a request's body says.
+async fn body_of<T: DeserializeOwned>(
+    request: Request<Incoming>,
+    what: &str,
+) -> Result<T, Refused> {
     let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
     let Ok(body) = tokio::time::timeout(READ_TIMEOUT, body).await else {
         return Err((
@@ -287,7 +395,7 @@ async fn action_of(request: Request<Incoming>) -> Result<Action, Refused> {
     };
     let body = body.map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| {
-        let sentence = format!("this isn't a valid action: {error}");
+        let sentence = format!("this isn't {what}: {error}");
         (StatusCode::BAD_REQUEST, sentence)
     })
 }

@@ -2,14 +2,22 @@
 
 use std::time::Duration;
 
-/// Unused links. A user that may request one could do worse than fill this.
-pub const MAX_INVITATIONS: usize = 16;
+/// Unused links. An operator that may request one could do worse than fill this.
+pub const MAX_INVITATIONS: usize = 32;
+/// Unused links that tenants leave to operators.
+pub const OPERATORS_INVITATIONS: usize = 8;
+/// Unused links of one tenant's principals.
+pub const INVITATIONS_PER_TENANT: usize = 4;
 
 /// The lifetime of a link: enough to copy it from a terminal.
 pub const INVITATION_LASTS: Duration = Duration::from_secs(60);
 
 /// Sessions at once. Each visible page costs the daemon one report per second.
-pub const MAX_SESSIONS: usize = 16;
+pub const MAX_SESSIONS: usize = 64;
+/// Sessions that tenants leave to operators.
+pub const OPERATORS_SESSIONS: usize = 16;
+/// Sessions of one tenant's principals.
+pub const SESSIONS_PER_TENANT: usize = 4;
 
 /// The maximum duration of a session.
 pub const SESSION_LASTS: Duration = Duration::from_secs(4 * 3_600);
@@ -31,5 +39,5 @@ pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 pub const MAX_HEAD_BYTES: usize = 16 << 10;
 
 /// The size of a request's body in bytes: an action names a policy and a place, with some hundred
-/// bytes per name.
+/// bytes per name. A token is shorter.
 pub const MAX_BODY_BYTES: usize = 8 << 10;

@@ -1,7 +1,8 @@
 //! Sessions and the links that open them. Pure: time is an argument.
 //!
 //! ```text
-//!   invite ─▶ invitation ── enter, within INVITATION_LASTS, once ──▶ session ── SESSION_LASTS, SESSION_IDLE, leave ──▶ gone
+//!   invite ─▶ invitation ── enter, within INVITATION_LASTS, once ─┐
+//!   a token's bearer ── admit ────────────────────────────────────┴▶ session ── SESSION_LASTS, SESSION_IDLE, leave, keep ──▶ gone
 //! ```
 //!
 //! Absent on purpose: storage on disk. A restarted daemon has no sessions, so users sign in again.
@@ -9,7 +10,10 @@
 use std::time::Instant;
 
 use crate::error::ConsoleError;
-use crate::limits::{INVITATION_LASTS, MAX_INVITATIONS, MAX_SESSIONS, SESSION_IDLE, SESSION_LASTS};
+use crate::limits::{
+    INVITATION_LASTS, INVITATIONS_PER_TENANT, MAX_INVITATIONS, MAX_SESSIONS, OPERATORS_INVITATIONS,
+    OPERATORS_SESSIONS, SESSION_IDLE, SESSION_LASTS, SESSIONS_PER_TENANT,
+};
 use crate::secret::Secret;
 
 /// The permissions of a user.
@@ -17,15 +21,75 @@ use crate::secret::Secret;
 pub enum Role {
     /// Read-only access.
     Viewer,
+    /// Read access, and a tenant's changes of its own policies.
+    Owner,
     /// Read access, and changes of policies.
     Operator,
 }
 
-/// An invited user and its inviter.
+impl Role {
+    /// Whether it may change anything.
+    pub fn may_act(self) -> bool {
+        self != Role::Viewer
+    }
+
+    /// Its name, for the page.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Owner => "owner",
+            Role::Operator => "operator",
+        }
+    }
+}
+
+/// A user: of an operator's invitation, or the bearer of a tenant's token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Guest<W> {
-    pub(crate) who: W,
-    pub(crate) role: Role,
+pub struct Guest<W> {
+    /// The source's name for it.
+    pub who: W,
+    /// Its permissions.
+    pub role: Role,
+    /// The tenant that the page shows; `None`: the whole daemon.
+    pub tenant: Option<String>,
+    /// The tenant that a token's bearer belongs to; `None`: an operator.
+    pub bearer_of: Option<String>,
+}
+
+/// The most guests of a kind: of all tenants and operators, of operators alone, and of one tenant.
+struct Most {
+    all: usize,
+    operators: usize,
+    of_tenant: usize,
+}
+
+impl Most {
+    /// Whether there is room for another guest beside these. Tenants leave operators their part.
+    fn admits<'g, W: 'g>(
+        &self,
+        guest: &Guest<W>,
+        guests: impl Iterator<Item = &'g Guest<W>>,
+    ) -> Room {
+        let (mut all, mut tenants, mut own) = (0, 0, 0);
+        for one in guests {
+            all += 1;
+            tenants += usize::from(one.bearer_of.is_some());
+            own += usize::from(one.bearer_of == guest.bearer_of);
+        }
+        match &guest.bearer_of {
+            Some(_) if own >= self.of_tenant => Room::NoneOfTenant,
+            Some(_) if tenants >= self.all - self.operators => Room::None,
+            _ if all >= self.all => Room::None,
+            _ => Room::Free,
+        }
+    }
+}
+
+enum Room {
+    Free,
+    /// The tenant has its part.
+    NoneOfTenant,
+    None,
 }
 
 struct Invitation<W> {
@@ -60,8 +124,15 @@ impl<W: Clone> Sessions<W> {
     /// Creates an invitation and returns its secret.
     pub(crate) fn invite(&mut self, now: Instant, guest: Guest<W>) -> Result<String, ConsoleError> {
         self.forget(now);
-        if self.invitations.len() >= MAX_INVITATIONS {
-            return Err(ConsoleError::Invitations);
+        let most = Most {
+            all: MAX_INVITATIONS,
+            operators: OPERATORS_INVITATIONS,
+            of_tenant: INVITATIONS_PER_TENANT,
+        };
+        match most.admits(&guest, self.invitations.iter().map(|one| &one.guest)) {
+            Room::Free => {}
+            Room::None => return Err(ConsoleError::Invitations),
+            Room::NoneOfTenant => return Err(ConsoleError::TenantsInvitations),
         }
         let secret = Secret::new()?;
         let text = secret.reveal();
@@ -87,18 +158,40 @@ impl<W: Clone> Sessions<W> {
         });
         let found = found.ok_or(ConsoleError::Uninvited)?;
         // Without a free session, the link can be used again until it expires.
-        if self.sessions.len() >= MAX_SESSIONS {
-            return Err(ConsoleError::Sessions);
+        let guest = self.invitations[found].guest.clone();
+        let text = self.admit(now, guest.clone())?;
+        self.invitations.remove(found);
+        Ok((text, guest))
+    }
+
+    /// Opens a session; returns its secret.
+    pub(crate) fn admit(&mut self, now: Instant, guest: Guest<W>) -> Result<String, ConsoleError> {
+        self.forget(now);
+        let most = Most {
+            all: MAX_SESSIONS,
+            operators: OPERATORS_SESSIONS,
+            of_tenant: SESSIONS_PER_TENANT,
+        };
+        match most.admits(&guest, self.sessions.iter().map(|one| &one.guest)) {
+            Room::Free => {}
+            Room::None => return Err(ConsoleError::Sessions),
+            Room::NoneOfTenant => return Err(ConsoleError::TenantsSessions),
         }
         let secret = Secret::new()?;
-        let (text, guest) = (secret.reveal(), self.invitations.remove(found).guest);
+        let text = secret.reveal();
         self.sessions.push(Session {
             secret,
-            guest: guest.clone(),
+            guest,
             ends: now + SESSION_LASTS,
             idle_ends: now + SESSION_IDLE,
         });
-        Ok((text, guest))
+        Ok(text)
+    }
+
+    /// Ends the invitations and sessions of all others.
+    pub(crate) fn keep(&mut self, stays: impl Fn(&W) -> bool) {
+        self.invitations.retain(|one| stays(&one.guest.who));
+        self.sessions.retain(|one| stays(&one.guest.who));
     }
 
     /// The user of a session. This ends the session's idle time.
@@ -141,8 +234,21 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(1);
 
     fn guest(who: u32) -> Guest<u32> {
-        let role = Role::Viewer;
-        Guest { who, role }
+        Guest {
+            who,
+            role: Role::Viewer,
+            tenant: None,
+            bearer_of: None,
+        }
+    }
+
+    fn bearer(who: u32, tenant: &str) -> Guest<u32> {
+        Guest {
+            who,
+            role: Role::Owner,
+            tenant: Some(tenant.to_owned()),
+            bearer_of: Some(tenant.to_owned()),
+        }
     }
 
     #[test]
@@ -196,8 +302,7 @@ mod tests {
     fn there_are_so_many_invitations_and_sessions() {
         let (mut sessions, now) = (Sessions::default(), Instant::now());
         for who in 0..MAX_SESSIONS as u32 {
-            let link = sessions.invite(now, guest(who)).unwrap();
-            sessions.enter(now, &link).unwrap();
+            sessions.admit(now, guest(who)).unwrap();
         }
         let link = sessions.invite(now, guest(0)).unwrap();
         for _ in 1..MAX_INVITATIONS {
@@ -206,12 +311,62 @@ mod tests {
         let refused = sessions.invite(now, guest(0)).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "16 links to the console are unused, which is the limit: each expires after 60 s"
+            "32 links to the console are unused, which is the limit: each expires after 60 s"
         );
         let refused = sessions.enter(now, &link).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "16 people are signed in to the console, which is the limit: one of them must sign out first"
+            "64 people are signed in to the console, which is the limit: one of them must sign out first"
         );
+    }
+
+    #[test]
+    fn a_tenant_has_few_and_tenants_leave_operators_theirs() {
+        let (mut sessions, now) = (Sessions::default(), Instant::now());
+        let (mut tenants, mut who) = (0, 0);
+        while tenants < MAX_SESSIONS - OPERATORS_SESSIONS {
+            let tenant = format!("t{who}");
+            who += 1;
+            for _ in 0..SESSIONS_PER_TENANT.min(MAX_SESSIONS - OPERATORS_SESSIONS - tenants) {
+                sessions.admit(now, bearer(who, &tenant)).unwrap();
+                tenants += 1;
+            }
+        }
+        let full = sessions.admit(now, bearer(0, "t0")).unwrap_err();
+        assert_eq!(
+            full.to_string(),
+            "4 people of this tenant are signed in to the console, which is the limit: one of them must sign out first, or leave its page for 15 minutes"
+        );
+        let full = sessions.admit(now, bearer(0, "another"));
+        assert!(matches!(full, Err(ConsoleError::Sessions)));
+        for who in 0..OPERATORS_SESSIONS as u32 {
+            sessions.admit(now, guest(who)).unwrap();
+        }
+        for _ in 0..INVITATIONS_PER_TENANT {
+            sessions.invite(now, bearer(0, "t0")).unwrap();
+        }
+        let full = sessions.invite(now, bearer(0, "t0")).unwrap_err();
+        assert_eq!(
+            full.to_string(),
+            "4 links to the console of this tenant are unused, which is the limit: each expires after 60 s"
+        );
+        for k in INVITATIONS_PER_TENANT..MAX_INVITATIONS - OPERATORS_INVITATIONS {
+            sessions.invite(now, bearer(0, &format!("i{k}"))).unwrap();
+        }
+        let full = sessions.invite(now, bearer(0, "another"));
+        assert!(matches!(full, Err(ConsoleError::Invitations)));
+        sessions.invite(now, guest(0)).unwrap();
+    }
+
+    #[test]
+    fn whoever_may_no_longer_be_here_leaves_with_its_link() {
+        let (mut sessions, now) = (Sessions::default(), Instant::now());
+        let gone = sessions.admit(now, bearer(1, "acme")).unwrap();
+        let link = sessions.invite(now, bearer(1, "acme")).unwrap();
+        let stays = sessions.admit(now, bearer(2, "acme")).unwrap();
+        sessions.keep(|who| *who != 1);
+        assert_eq!(sessions.find(now, &gone), None);
+        assert!(sessions.enter(now, &link).is_err());
+        assert!(sessions.find(now, &stays).is_some());
     }
 }

@@ -1,6 +1,6 @@
 //! The console over real sockets: the answer to each request, by user.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::limits::{
     CONNECTION_TIMEOUT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_INVITATIONS,
     MAX_SESSIONS, READ_TIMEOUT,
 };
-use crate::{Action, Console, Refusal, Role, Source, serve};
+use crate::{Action, Console, Guest, Refusal, Role, Source, serve};
 
 /// A control character for terminals, a line break, and a character that reverses text.
 const HOSTILE: &str = "a\u{9b}b\nc\u{2028}d\u{202e}e";
@@ -25,21 +25,65 @@ const HOSTILE: &str = "a\u{9b}b\nc\u{2028}d\u{202e}e";
 #[derive(Default)]
 struct Shown {
     acts: RefCell<Vec<(u32, Action)>>,
+    /// A guest that may no longer be there.
+    over: Cell<Option<u32>>,
+}
+
+const OPERATOR: u32 = 7;
+const OWNER: u32 = 8;
+
+fn operator(role: Role) -> Guest<u32> {
+    Guest {
+        who: OPERATOR,
+        role,
+        tenant: None,
+        bearer_of: None,
+    }
+}
+
+fn failed(sentence: &str) -> Refusal {
+    Refusal::Failed(sentence.to_owned())
 }
 
 impl Source for Shown {
     type Who = u32;
 
-    async fn state(&self) -> Result<Value, Refusal> {
-        Ok(json!({"shown": true, "hostile": HOSTILE}))
+    async fn sign_in(&self, token: &str) -> Result<Guest<u32>, Refusal> {
+        let acme = Some("acme".to_owned());
+        let bearer = |role| Guest {
+            who: OWNER,
+            role,
+            tenant: acme.clone(),
+            bearer_of: acme.clone(),
+        };
+        match token {
+            "owner's" => Ok(bearer(Role::Owner)),
+            "viewer's" => Ok(bearer(Role::Viewer)),
+            "application's" => Err(Refusal::Forbidden("an application".to_owned())),
+            _ => Err(Refusal::Over("a wrong token".to_owned())),
+        }
+    }
+
+    fn check(&self, who: &u32) -> Result<(), Refusal> {
+        match self.over.get() == Some(*who) {
+            true => Err(Refusal::Over("its token ended".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    async fn state(&self, _who: u32, tenant: Option<String>) -> Result<Value, Refusal> {
+        Ok(json!({"shown": true, "hostile": HOSTILE, "tenant": tenant}))
     }
 
     async fn act(&self, who: u32, action: Action) -> Result<(), Refusal> {
         if action.policy == "none" {
-            return Err(Refusal("there is no such policy".to_owned()));
+            return Err(failed("there is no such policy"));
+        }
+        if action.policy == "others" {
+            return Err(Refusal::Forbidden("an operator's request".to_owned()));
         }
         if action.policy == HOSTILE {
-            return Err(Refusal(action.policy));
+            return Err(Refusal::Failed(action.policy));
         }
         self.acts.borrow_mut().push((who, action));
         Ok(())
@@ -50,26 +94,34 @@ struct Bed {
     console: Rc<Console<u32>>,
     shown: Rc<Shown>,
     at: std::net::SocketAddr,
-    serving: tokio::task::JoinHandle<()>,
     link: String,
 }
 
 impl Bed {
     async fn new(role: Role) -> Bed {
-        let (console, shown) = (Rc::new(Console::default()), Rc::new(Shown::default()));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
-        let link = console.invite(7, role).unwrap();
-        let serving = serve(Rc::clone(&console), listener, at, Rc::clone(&shown));
+        let bed = Bed::silent();
+        let link = bed.console.invite(operator(role)).unwrap();
+        bed.serving(link, false)
+    }
+
+    /// A console that isn't served yet.
+    fn silent() -> Bed {
+        let console = Rc::new(Console::default());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = console.open(listener).unwrap();
         assert_eq!(console.listening(), Some(at));
-        let serving = tokio::task::spawn_local(serving);
         Bed {
             console,
-            shown,
+            shown: Rc::default(),
             at,
-            serving,
-            link,
+            link: String::new(),
         }
+    }
+
+    fn serving(self, link: String, stays: bool) -> Bed {
+        let (console, shown) = (Rc::clone(&self.console), Rc::clone(&self.shown));
+        tokio::task::spawn_local(serve(console, shown, stays));
+        Bed { link, ..self }
     }
 
     /// The answer to a request of these bytes: its status, and the whole answer.
@@ -106,6 +158,23 @@ impl Bed {
         let body: Value = serde_json::from_str(body).unwrap();
         format!("Session {}", body["session"].as_str().unwrap())
     }
+
+    /// Signs in with a token: the status, and the answer.
+    async fn sign_in(&self, token: &str) -> (u16, String) {
+        let json = "POST /api/session HTTP/1.1\r\nContent-Type: application/json";
+        self.post(json, &json!({"token": token}).to_string()).await
+    }
+
+    async fn post(&self, head: &str, body: &str) -> (u16, String) {
+        let (at, length) = (self.at, body.len());
+        let request = format!("{head}\r\nHost: {at}\r\nContent-Length: {length}\r\n\r\n{body}");
+        self.raw(&request).await
+    }
+}
+
+/// The body of an answer.
+fn body_of(answer: &str) -> Value {
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 fn run(test: impl Future<Output = ()>) {
@@ -238,7 +307,7 @@ fn a_link_lets_in_once_and_a_viewer_only_looks() {
         );
         let (status, answer) = bed.ask("GET /api/state", &session, "").await;
         assert_eq!(status, 200);
-        assert!(answer.ends_with(r#""shown":true}"#), "{answer}");
+        assert_eq!(body_of(&answer)["shown"], true, "{answer}");
         let (status, answer) = bed.ask("POST /api/act", &session, ACTION).await;
         assert_eq!(status, 403, "{answer}");
         assert!(bed.shown.acts.borrow().is_empty());
@@ -253,7 +322,7 @@ fn an_operator_acts_as_whoever_asked_for_the_link() {
         let (status, answer) = bed.ask("POST /api/act", &session, ACTION).await;
         assert_eq!(status, 200, "{answer}");
         let action: Action = serde_json::from_str(ACTION).unwrap();
-        assert_eq!(*bed.shown.acts.borrow(), [(7, action)]);
+        assert_eq!(*bed.shown.acts.borrow(), [(OPERATOR, action)]);
         let of_none = ACTION.replace("acl", "none");
         let (status, answer) = bed.ask("POST /api/act", &session, &of_none).await;
         assert_eq!(status, 409);
@@ -314,7 +383,7 @@ fn heads_are_only_so_long_and_only_so_slow() {
             "{took:?}: {answer}"
         );
         assert!(!answer.contains("200"), "{answer}");
-        let session = bed.console.invite(7, Role::Operator).unwrap();
+        let session = bed.console.invite(operator(Role::Operator)).unwrap();
         let session = bed.enter(&session).await;
         let (at, length) = (bed.at, 9);
         let slow = format!(
@@ -333,7 +402,15 @@ struct Endless {
 impl Source for Endless {
     type Who = u32;
 
-    async fn state(&self) -> Result<Value, Refusal> {
+    async fn sign_in(&self, _token: &str) -> Result<Guest<u32>, Refusal> {
+        std::future::pending().await
+    }
+
+    fn check(&self, _who: &u32) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    async fn state(&self, _who: u32, _tenant: Option<String>) -> Result<Value, Refusal> {
         self.begun.set(true);
         std::future::pending().await
     }
@@ -353,7 +430,7 @@ fn a_connection_ends_whatever_its_answer_waits_for() {
         let (console, source) = (Rc::new(Console::default()), Rc::new(Endless::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        let link = console.invite(7, Role::Viewer).unwrap();
+        let link = console.invite(operator(Role::Viewer)).unwrap();
         let enter = format!(
             "POST /api/session HTTP/1.1\r\nHost: {at}\r\nAuthorization: Invitation {link}\r\n\r\n"
         );
@@ -372,11 +449,7 @@ fn a_connection_ends_whatever_its_answer_waits_for() {
             }
         };
         let (_, entered) = ask(enter).await;
-        let secret = entered
-            .split('"')
-            .nth_back(1)
-            .unwrap_or_default()
-            .to_owned();
+        let secret = body_of(&entered)["session"].as_str().unwrap().to_owned();
         assert!(secret.len() >= 32, "{entered}");
         let state = format!(
             "GET /api/state HTTP/1.1\r\nHost: {at}\r\nAuthorization: Session {secret}\r\n\r\n"
@@ -412,14 +485,14 @@ fn there_are_so_many_links_and_people() {
         let bed = Bed::new(Role::Viewer).await;
         bed.enter(&bed.link).await;
         for _ in 1..MAX_SESSIONS {
-            let link = bed.console.invite(7, Role::Viewer).unwrap();
+            let link = bed.console.invite(operator(Role::Viewer)).unwrap();
             bed.enter(&link).await;
         }
         let mut link = String::new();
         for _ in 0..MAX_INVITATIONS {
-            link = bed.console.invite(7, Role::Viewer).unwrap();
+            link = bed.console.invite(operator(Role::Viewer)).unwrap();
         }
-        assert!(bed.console.invite(7, Role::Viewer).is_err());
+        assert!(bed.console.invite(operator(Role::Viewer)).is_err());
         let proof = format!("Invitation {link}");
         let (status, answer) = bed.ask("POST /api/session", &proof, "").await;
         assert_eq!(status, 429, "{answer}");
@@ -433,8 +506,139 @@ fn it_listens_until_the_last_one_has_left() {
         let session = bed.enter(&bed.link).await;
         let (status, _) = bed.ask("DELETE /api/session", &session, "").await;
         assert_eq!(status, 200);
-        bed.serving.await.unwrap();
-        assert_eq!(bed.console.listening(), None);
+        while bed.console.listening().is_some() {
+            tokio::task::yield_now().await;
+        }
         assert!(TcpStream::connect(bed.at).await.is_err());
+        // The next one listens again.
+        let link = bed.console.invite(operator(Role::Viewer)).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = bed.console.open(listener).unwrap();
+        let bed = Bed { at, link, ..bed };
+        bed.enter(&bed.link).await;
+    });
+}
+
+#[test]
+fn a_tenants_token_lets_in_and_shows_the_tenants() {
+    run(async {
+        let bed = Bed::new(Role::Operator).await;
+        let (status, answer) = bed.sign_in(" owner's\n").await;
+        assert_eq!(status, 200, "{answer}");
+        let entered = body_of(&answer);
+        let expected =
+            json!({"session": entered["session"], "role": "owner", "acts": true, "tenant": "acme"});
+        assert_eq!(entered, expected);
+        let owner = format!("Session {}", entered["session"].as_str().unwrap());
+        let (_, state) = bed.ask("GET /api/state", &owner, "").await;
+        assert_eq!(body_of(&state)["tenant"], "acme");
+        let (status, answer) = bed.ask("POST /api/act", &owner, ACTION).await;
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(bed.shown.acts.borrow()[0].0, OWNER);
+        let others = ACTION.replace("acl", "others");
+        let (status, answer) = bed.ask("POST /api/act", &owner, &others).await;
+        assert_eq!(status, 403, "{answer}");
+
+        let (_, answer) = bed.sign_in("viewer's").await;
+        let viewer = format!("Session {}", body_of(&answer)["session"].as_str().unwrap());
+        let (status, answer) = bed.ask("POST /api/act", &viewer, ACTION).await;
+        assert_eq!(status, 403, "{answer}");
+        assert!(answer.contains("has the role viewer"), "{answer}");
+        assert_eq!(bed.shown.acts.borrow().len(), 1);
+    });
+}
+
+#[test]
+fn other_tokens_and_other_forms_let_nobody_in() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        for (token, expected) in [("application's", 403), ("", 401), ("owner", 401)] {
+            let (status, answer) = bed.sign_in(token).await;
+            assert_eq!(status, expected, "{token}: {answer}");
+            assert!(!answer.contains("session\":"), "{answer}");
+        }
+        let right = r#"{"token": "owner's"}"#;
+        let plain = "POST /api/session HTTP/1.1";
+        let json = "POST /api/session HTTP/1.1\r\nContent-Type: application/json";
+        let long = format!(r#"{{"token": "{}"}}"#, "x".repeat(MAX_BODY_BYTES));
+        for (head, body, expected) in [
+            // What a form of another site's page could send.
+            (plain, right, 401),
+            (&*format!("{plain}\r\nContent-Type: text/plain"), right, 401),
+            (
+                &*format!("{json}\r\nOrigin: http://evil.example"),
+                right,
+                403,
+            ),
+            (&*format!("{json}\r\nAuthorization: Basic Og=="), right, 401),
+            (json, "", 400),
+            (json, "{}", 400),
+            (json, r#"{"token": "owner's", "role": "operator"}"#, 400),
+            (json, &*long, 413),
+        ] {
+            let (status, answer) = bed.post(head, body).await;
+            assert_eq!(status, expected, "{head}: {answer}");
+        }
+    });
+}
+
+#[test]
+fn a_session_ends_with_what_its_guest_came_by() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        let (_, answer) = bed.sign_in("owner's").await;
+        let owner = format!("Session {}", body_of(&answer)["session"].as_str().unwrap());
+        let operator = bed.enter(&bed.link).await;
+        bed.shown.over.set(Some(OWNER));
+        let (status, answer) = bed.ask("GET /api/state", &owner, "").await;
+        assert_eq!(status, 401, "{answer}");
+        assert!(answer.ends_with("its token ended"), "{answer}");
+        bed.shown.over.set(None);
+        let (status, answer) = bed.ask("POST /api/act", &owner, ACTION).await;
+        assert_eq!(status, 401, "it stays over: {answer}");
+        assert_eq!(bed.ask("GET /api/state", &operator, "").await.0, 200);
+        // A link that came from something that has ended since.
+        let link = bed.console.invite(operator_of(OWNER)).unwrap();
+        bed.shown.over.set(Some(OWNER));
+        let invitation = format!("Invitation {link}");
+        let (status, answer) = bed.ask("POST /api/session", &invitation, "").await;
+        assert_eq!(status, 401, "{answer}");
+        assert!(!answer.contains("session\":"), "{answer}");
+    });
+}
+
+fn operator_of(who: u32) -> Guest<u32> {
+    Guest {
+        who,
+        ..operator(Role::Operator)
+    }
+}
+
+/// A console that stays, for those who come with a token.
+#[test]
+fn it_listens_for_good_if_it_is_told_to() {
+    run(async {
+        let bed = Bed::silent().serving(String::new(), true);
+        let (_, answer) = bed.sign_in("owner's").await;
+        let owner = format!("Session {}", body_of(&answer)["session"].as_str().unwrap());
+        assert_eq!(bed.ask("DELETE /api/session", &owner, "").await.0, 200);
+        assert_eq!(bed.sign_in("viewer's").await.0, 200);
+        bed.console.keep(|_| false);
+        assert_eq!(bed.sign_in("owner's").await.0, 200, "nobody was there");
+    });
+}
+
+/// Without encryption, a token doesn't travel further than the host.
+#[test]
+fn tokens_are_taken_on_loopback_only() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        bed.console
+            .listening
+            .set(Some("192.0.2.1:7473".parse().unwrap()));
+        let (status, answer) = bed.sign_in("owner's").await;
+        assert_eq!(status, 403, "{answer}");
+        assert!(answer.contains("takes no tokens"), "{answer}");
+        bed.enter(&bed.link).await;
     });
 }

@@ -71,6 +71,18 @@ pub const KEYS: &[CeilingKey] = &[
         meaning: "CPU time per call that an attachment may set, in microseconds. One that sets none has the daemon's `policies.cpu_us`",
     },
     CeilingKey {
+        name: "cpu_share_percent",
+        built_in: "daemon",
+        values: "`daemon`, or 1 to 100",
+        meaning: "Share of one core for all policies of the tenant together, in percent, instead of the daemon's `policies.cpu_share_percent`",
+    },
+    CeilingKey {
+        name: "memory_mib",
+        built_in: "16",
+        values: "1 to 16",
+        meaning: "Memory of one instance of a policy, in MiB, if the daemon's `policies.memory_kib` isn't less. A version on trial has instances of its own",
+    },
+    CeilingKey {
         name: "capabilities",
         built_in: "all",
         values: "`all`, `none`, or names with commas",
@@ -95,6 +107,12 @@ pub const KEYS: &[CeilingKey] = &[
         meaning: "Kinds of modules that may be pushed: Tollgate's ABI, filters for Envoy, Rego compiled by OPA",
     },
     CeilingKey {
+        name: "signers",
+        built_in: "any",
+        values: "`any`, or up to 16 public keys with commas, each the base64 text of its PEM file in one line",
+        meaning: "Keys of which one must have signed a module that is pushed, in addition to what the daemon's `policies.trusted_keys` demands",
+    },
+    CeilingKey {
         name: "isolation",
         built_in: "any",
         values: "`any` or `process`",
@@ -105,6 +123,12 @@ pub const KEYS: &[CeilingKey] = &[
         built_in: "free",
         values: "`free` or `required`",
         meaning: "Whether a version must be on trial at a place before it decides there",
+    },
+    CeilingKey {
+        name: "approval",
+        built_in: "none",
+        values: "`none` or `operator`",
+        meaning: "Whose approval a change by the tenant needs that lets a version decide, now or by itself later, or decide under other options",
     },
 ];
 
@@ -123,6 +147,8 @@ pub struct Ceiling {
     pub compile_s_per_hour: u32,
     /// Most CPU time per call that an attachment may set, in microseconds.
     pub cpu_us: u32,
+    /// Memory of one instance of a policy.
+    pub memory_bytes: usize,
     /// Capabilities; none: all.
     pub capabilities: Option<BTreeSet<String>>,
     /// Fields that policies may read or change; none: all.
@@ -131,10 +157,14 @@ pub struct Ceiling {
     pub fields_deny: Vec<FieldPattern>,
     /// Kinds of modules; none: all.
     pub languages: Option<BTreeSet<String>>,
+    /// Public keys of which one must have signed a module, in base64; none: any or none.
+    pub signers: Vec<String>,
     /// Where policies have to run.
     pub isolation: Option<Isolation>,
     /// Whether a version must be on trial at a place before it decides there.
     pub needs_trial: bool,
+    /// Whether an operator must approve what the tenant puts in force.
+    pub needs_approval: bool,
 }
 
 /// What a module may be made for.
@@ -156,6 +186,7 @@ impl Ceiling {
             changes_per_hour: number(text("changes_per_hour")),
             compile_s_per_hour: number(text("compile_s_per_hour")),
             cpu_us: number(text("cpu_us")),
+            memory_bytes: number::<usize>(text("memory_mib")) << 20,
             capabilities: set(text("capabilities")),
             fields_allow: match text("fields_allow") {
                 "all" => None,
@@ -163,8 +194,13 @@ impl Ceiling {
             },
             fields_deny: patterns(text("fields_deny")),
             languages: set(text("languages")),
+            signers: match text("signers") {
+                "any" => Vec::new(),
+                keys => keys.split(',').map(str::to_owned).collect(),
+            },
             isolation: (text("isolation") == "process").then_some(Isolation::Process),
             needs_trial: text("trial") == "required",
+            needs_approval: text("approval") == "operator",
         }
     }
 
@@ -234,6 +270,13 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
         value.len() <= limits::MAX_SETTING_BYTES
             && patterns.all(|one| FieldPattern::parse(one).is_some())
     };
+    // Whether it is a key, the daemon knows.
+    let is_key = |key: &str| {
+        let is_base64 = |b: u8| b.is_ascii_alphanumeric() || b"+/=".contains(&b);
+        let (least, most) = limits::SIGNER_BYTES;
+        (least as usize..=most as usize).contains(&key.len()) && key.bytes().all(is_base64)
+    };
+    let are_keys = || value.split(',').count() <= limits::MAX_SIGNERS && names(&is_key);
     let (least, most) = limits::CPU_US;
     let is_good = match name {
         "versions" => range(0, (limits::MAX_POLICIES * limits::MAX_VERSIONS) as u32),
@@ -242,11 +285,15 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
         "changes_per_hour" => range(1, 72_000),
         "compile_s_per_hour" => range(1, 3_600),
         "cpu_us" => range(least, most),
+        "cpu_share_percent" => one_of(&["daemon"]) || range(1, 100),
+        "memory_mib" => range(1, 16),
         "capabilities" => one_of(&["all", "none"]) || names(&is_name),
         "fields_allow" => one_of(&["all", "none"]) || are_patterns(),
         "fields_deny" => one_of(&["none"]) || are_patterns(),
         "languages" => one_of(&["all"]) || names(&|name| LANGUAGES.contains(&name)),
+        "signers" => one_of(&["any"]) || are_keys(),
         "isolation" => one_of(&["any", "process"]),
+        "approval" => one_of(&["none", "operator"]),
         _ => one_of(&["free", "required"]),
     };
     match is_good {
@@ -332,7 +379,7 @@ mod tests {
         );
         assert_eq!(built_in.attachments as usize, limits::MAX_ATTACHMENTS);
         assert_eq!(built_in.cpu_us, limits::CPU_US.1);
-        assert!(!built_in.needs_trial && built_in.isolation.is_none());
+        assert!(!built_in.needs_trial && !built_in.needs_approval && built_in.isolation.is_none());
     }
 
     #[test]
@@ -346,6 +393,10 @@ mod tests {
             ("cpu_us", "4"),
             ("cpu_us", "10001"),
             ("changes_per_hour", "0"),
+            ("cpu_share_percent", "0"),
+            ("cpu_share_percent", "101"),
+            ("memory_mib", "0"),
+            ("memory_mib", "17"),
             ("capabilities", "state,"),
             ("capabilities", "state,state"),
             ("capabilities", "state,all"),
@@ -355,8 +406,11 @@ mod tests {
             ("fields_deny", "all"),
             ("languages", "none"),
             ("languages", "cobol"),
+            ("signers", "none"),
+            ("signers", "MCowBQYDK2VwAyEA"),
             ("isolation", "none"),
             ("trial", "no"),
+            ("approval", "yes"),
         ] {
             let refused = check_value(key, value).err();
             let refused = refused.map(|error| error.to_string()).unwrap_or_default();
@@ -372,6 +426,7 @@ mod tests {
             ("languages", "tollgate,opa"),
             ("fields_allow", "hotel.*/*:room.*,a.B/C:d"),
             ("fields_deny", "*/*:password"),
+            ("approval", "operator"),
         ] {
             check_value(key, value).unwrap();
         }

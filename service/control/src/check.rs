@@ -13,8 +13,8 @@ use crate::error::{StoreError, contradiction, no_policy};
 use crate::model::hex;
 use crate::policy::PolicyVersion;
 use crate::tables::{
-    CEILINGS, CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow, SIZES, SLOTS,
-    TENANTS, TOKENS, format_of, in_order, table,
+    APPROVALS, CEILINGS, CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow,
+    SIZES, SLOTS, TENANTS, TOKENS, format_of, in_order, table,
 };
 
 /// Compares what tables say of each other, and modules with their digests: the tables' invariants.
@@ -27,6 +27,7 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
     }
     check_credentials(&read)?;
     check_ceilings(&read)?;
+    check_approvals(&read)?;
     let (Some(policies), Some(modules)) = (table(&read, POLICIES)?, table(&read, MODULES)?) else {
         return Ok(());
     };
@@ -49,7 +50,7 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Credentials belong to tenants, and tokens to credentials. Formats 1 and 2 have neither table.
+/// Credentials belong to tenants or to operators, and tokens to credentials. Formats 1 and 2 have neither table.
 fn check_credentials(read: &ReadTransaction) -> Result<(), StoreError> {
     let (Some(tenants), Some(credentials), Some(tokens)) = (
         table(read, TENANTS)?,
@@ -62,7 +63,7 @@ fn check_credentials(read: &ReadTransaction) -> Result<(), StoreError> {
     for row in credentials.iter()? {
         let (key, row) = row?;
         let ((tenant, name), (digest, _, end, former)) = (key.value(), row.value());
-        if tenants.get(tenant)?.is_none() {
+        if !tenant.is_empty() && tenants.get(tenant)?.is_none() {
             let what = format!("a credential belongs to tenant {tenant:?}, which doesn't exist");
             return Err(contradiction(what));
         }
@@ -100,6 +101,24 @@ fn check_ceilings(read: &ReadTransaction) -> Result<(), StoreError> {
         let (tenant, _) = key.value();
         if !tenant.is_empty() && tenants.get(tenant)?.is_none() {
             let what = format!("a ceiling belongs to tenant {tenant:?}, which doesn't exist");
+            return Err(contradiction(what));
+        }
+    }
+    Ok(())
+}
+
+/// Requests for approval belong to tenants.
+fn check_approvals(read: &ReadTransaction) -> Result<(), StoreError> {
+    let (Some(tenants), Some(approvals)) = (table(read, TENANTS)?, table(read, APPROVALS)?) else {
+        return Ok(());
+    };
+    for row in approvals.iter()? {
+        let (key, _) = row?;
+        let (tenant, number) = key.value();
+        if tenants.get(tenant)?.is_none() {
+            let what = format!(
+                "request {number} for approval belongs to tenant {tenant:?}, which doesn't exist"
+            );
             return Err(contradiction(what));
         }
     }

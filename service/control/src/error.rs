@@ -46,10 +46,14 @@ pub enum StoreError {
     TenantExists { tenant: String },
     #[error("there is no tenant {tenant:?}")]
     NoTenant { tenant: String },
-    #[error("tenant {tenant:?} has a credential {credential:?} already")]
-    CredentialExists { tenant: String, credential: String },
-    #[error("tenant {tenant:?} has no credential {credential:?}")]
-    NoCredential { tenant: String, credential: String },
+    #[error("{owner} has a credential {credential:?} already")]
+    CredentialExists { owner: Owner, credential: String },
+    #[error("{owner} has no credential {credential:?}")]
+    NoCredential { owner: Owner, credential: String },
+    #[error(
+        "a credential of {owner} can't have the role {role}: operators' credentials have the role operator, tenants' ones another"
+    )]
+    RoleOf { owner: Owner, role: &'static str },
     #[error(
         "credential {credential:?} of tenant {tenant:?} is new and has no token: name a file with one, or its digest"
     )]
@@ -103,6 +107,14 @@ pub enum StoreError {
         value: String,
         values: &'static str,
     },
+    #[error("tenant {tenant:?} has no request {number} for approval")]
+    NoApproval { tenant: String, number: u64 },
+    #[error("request {number} of tenant {tenant} for approval is {state} already")]
+    Decided {
+        tenant: String,
+        number: u64,
+        state: &'static str,
+    },
     #[error("the daemon is being upgraded; changes are rejected until the upgrade ends")]
     HandedOver,
     #[error("another daemon uses the state in {path}")]
@@ -137,7 +149,7 @@ pub enum StoreError {
         "the state in {path} is read-only at the moment: {why}; each change tries to write again"
     )]
     ReadOnly { path: String, why: String },
-    #[error("the state has an attachment that this daemon can't read: {error}")]
+    #[error("the state has a row that this daemon can't read: {error}")]
     Unreadable { error: serde_json::Error },
     #[error("the audit log {path} can't be written, so nothing is changed: {error}")]
     Audit { path: String, error: std::io::Error },
@@ -165,13 +177,17 @@ impl StoreError {
             | E::CeilingValue { .. }
             | E::Lifetime { .. }
             | E::NoToken { .. }
+            | E::RoleOf { .. }
             | E::TooMany { .. } => Cause::Invalid,
-            E::Step { .. } | E::Needed { .. } | E::VersionUsed { .. } => Cause::State,
+            E::Step { .. } | E::Needed { .. } | E::VersionUsed { .. } | E::Decided { .. } => {
+                Cause::State
+            }
             E::TenantExists { .. } | E::CredentialExists { .. } | E::TokenTaken { .. } => {
                 Cause::Exists
             }
             E::NoTenant { .. }
             | E::NoCredential { .. }
+            | E::NoApproval { .. }
             | E::NoPolicy { .. }
             | E::NoPolicyNamed { .. }
             | E::NotAttached { .. } => Cause::Missing,

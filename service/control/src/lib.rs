@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod approval;
 pub mod audit;
 mod ceiling;
 mod check;
@@ -28,6 +29,7 @@ mod slot;
 mod store;
 mod tables;
 
+pub use approval::{Approval, ApprovalState, Decision, NewApproval};
 pub use ceiling::{
     Ceiling, CeilingKey, CeilingValues, KEYS as CEILING_KEYS, LANGUAGES, at_ceiling,
 };
@@ -41,8 +43,8 @@ pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};
 pub use slot::{Candidate, Slot, SlotError, Trial};
 pub use store::{
-    AppliedObject, Change, DocumentSet, Snapshot, Store, StoredCredential, WantedCredential,
-    changed_values,
+    AppliedObject, Change, DocumentSet, NewDecision, Snapshot, Store, StoredCredential,
+    WantedCredential, changed_values,
 };
 
 #[cfg(test)]

@@ -27,6 +27,31 @@ pub const MAX_LIFETIME: std::time::Duration = std::time::Duration::from_secs(3_6
 /// How long a rotated token may still open sessions: 30 days.
 pub const MAX_GRACE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3_600);
 
+/// Requests of one tenant that wait for an operator's approval.
+pub const MAX_WAITING: usize = 16;
+
+/// Decided requests of one tenant that are kept, so that it sees what became of them. The oldest
+/// are dropped first.
+pub const MAX_DECIDED: usize = 32;
+
+/// Bytes of one request for approval, as it is stored.
+pub const MAX_APPROVAL_BYTES: usize = 64 << 10;
+
+/// Requests for approval in one answer.
+pub const MAX_APPROVALS_SHOWN: usize = 256;
+
+/// How long a request may wait for approval: 30 days.
+pub const APPROVAL_LIFE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3_600);
+
+/// Bytes of the reason why a request was denied.
+pub const MAX_REASON: usize = 1_024;
+
+/// Keys of signers in a ceiling.
+pub const MAX_SIGNERS: usize = 16;
+
+/// Least and most characters of a signer's key in base64: Ed25519 has 60, ECDSA P-256 has 124.
+pub const SIGNER_BYTES: (u32, u32) = (40, 256);
+
 /// Versions kept of one policy. A further push drops the oldest version that isn't attached.
 pub const MAX_VERSIONS: usize = 32;
 

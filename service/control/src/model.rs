@@ -358,6 +358,15 @@ pub struct PolicyBytes {
     pub config: Option<Vec<u8>>,
 }
 
+impl PolicyBytes {
+    /// SHA-256 of the configuration, if there is one.
+    pub fn config_digest(&self) -> Option<[u8; 32]> {
+        self.config
+            .as_deref()
+            .map(|bytes| Sha256::digest(bytes).into())
+    }
+}
+
 /// A tenant's objects, which end with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holdings {
@@ -379,17 +388,20 @@ pub enum Role {
     Viewer,
     /// Open sessions.
     Application,
+    /// Administer the daemon.
+    Operator,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Role; 3] = [Role::Owner, Role::Viewer, Role::Application];
+    pub const ALL: [Role; 4] = [Role::Owner, Role::Viewer, Role::Application, Role::Operator];
 
     pub(crate) fn code(self) -> u8 {
         match self {
             Role::Owner => 0,
             Role::Viewer => 1,
             Role::Application => 2,
+            Role::Operator => 3,
         }
     }
 
@@ -398,16 +410,18 @@ impl Role {
         match code {
             0 => Role::Owner,
             2 => Role::Application,
+            3 => Role::Operator,
             _ => Role::Viewer,
         }
     }
 
-    /// `owner`, `viewer` or `application`.
+    /// `owner`, `viewer`, `application` or `operator`.
     pub fn name(self) -> &'static str {
         match self {
             Role::Owner => "owner",
             Role::Viewer => "viewer",
             Role::Application => "application",
+            Role::Operator => "operator",
         }
     }
 
@@ -415,15 +429,15 @@ impl Role {
     pub fn opens_sessions(self) -> bool {
         match self {
             Role::Owner | Role::Application => true,
-            Role::Viewer => false,
+            Role::Viewer | Role::Operator => false,
         }
     }
 }
 
-/// A tenant's credential, without its token.
+/// A credential, without its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    /// Its name, unique within the tenant.
+    /// Its name, unique within its owner's.
     pub name: String,
     /// What its bearer may do.
     pub role: Role,
@@ -436,8 +450,8 @@ pub struct Credential {
 /// Whose token it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The tenant.
-    pub tenant: String,
+    /// The tenant; operators' credentials are the provider's.
+    pub owner: Owner,
     /// Its credential.
     pub credential: String,
     /// The credential's role.
@@ -524,8 +538,15 @@ pub(crate) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Resu
     }
 }
 
+/// Checks an attachment's names and the limits of its options.
+pub(crate) fn check_attachment(attachment: &Attachment) -> Result<(), StoreError> {
+    check_target(&attachment.target)?;
+    check_name("policy", &attachment.policy)?;
+    attachment.options.check()
+}
+
 /// Checks a target's names.
-pub(crate) fn check_target(target: &Target) -> Result<(), StoreError> {
+fn check_target(target: &Target) -> Result<(), StoreError> {
     let provider = target.party != Party::Tenant;
     let all = |text: &str| provider && text == ALL;
     if !all(&target.tenant) {

@@ -37,12 +37,13 @@ use crate::error::{StoreError, contradiction};
 use crate::lent::{Held, Lent};
 use crate::pair::{self, Restored};
 use crate::tables::{
-    APPLIED, AUDIT, BLOCK, CEILINGS, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES,
+    APPLIED, APPROVALS, AUDIT, BLOCK, CEILINGS, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES,
     PLACEMENTS, POLICIES, SETTINGS, SIZES, SLOTS, TENANTS, TOKENS, builder, last_record,
     newest_lines, prepare,
 };
 
 mod applied;
+mod approvals;
 mod ceilings;
 mod credentials;
 mod policies;
@@ -52,6 +53,7 @@ mod tenants;
 mod together;
 
 pub use applied::{AppliedObject, DocumentSet};
+pub use approvals::NewDecision;
 pub use ceilings::changed_values;
 pub use credentials::WantedCredential;
 pub use snapshot::{Snapshot, StoredCredential};
@@ -269,6 +271,7 @@ impl Store {
         copy_table(&from, &to, PLACEMENTS)?;
         copy_table(&from, &to, CEILINGS)?;
         copy_table(&from, &to, APPLIED)?;
+        copy_table(&from, &to, APPROVALS)?;
         Ok(to.commit()?)
     }
 

@@ -14,12 +14,15 @@
 //!   placements   a tenant that doesn't live where its name says     -> the number of its runtime
 //!   ceilings     (tenant or, for the default, nothing; key)            -> value
 //!   applied      (owner, who applied it, set, object)               -> nothing
+//!   approvals    (tenant, number of a request)                         -> (SHA-256 of the token that asked, end in ms since 1970, what as JSON, the order)
 //!   audit        "last"                                             -> the audit log's newest line
 //!                "block"                                            -> the lines of the last transaction, if it had several
 //! ```
 //!
-//! An owner is a tenant's name, or nothing for the provider. An end of [`NEVER`] is none. A
-//! credential's current token ends with it; a token that was replaced ends after its grace.
+//! An owner is a tenant's name, or nothing for the provider; operators' credentials have nothing as
+//! their tenant. An end of [`NEVER`] is none. A credential's current token ends with it; a token
+//! that was replaced ends after its grace. A request for approval that is decided has no end and no
+//! order.
 //!
 //! A file of an older format is carried over when it is opened, as a whole. Format 2 had one token
 //! per tenant: `tenants` (tenant -> SHA-256 of its token), `tokens` (the reverse) and `retiring`
@@ -28,11 +31,11 @@
 //! owners either, and `attachments` (tenant, service, method, side, policy) -> (place, version)
 //! instead of `slots`.
 //!
-//! Invariants: every credential's and ceiling's tenant exists; `digests` has the credentials'
-//! tokens, each with its credential's end, their tokens before that have a grace, and no others;
-//! every policy's module is in `modules` with the number of its users, and no other; `sizes` has
-//! the bytes of each of them; every version that a slot names is in `policies`. [`crate::check`]
-//! compares them.
+//! Invariants: every tenant of a credential, ceiling or request exists; `digests` has the
+//! credentials' tokens, each with its credential's end, their tokens before that have a grace, and
+//! no others; every policy's module is in `modules` with the number of its users, and no other;
+//! `sizes` has the bytes of each of them; every version that a slot names is in `policies`.
+//! [`crate::check`] compares them.
 
 use redb::{
     Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
@@ -61,6 +64,8 @@ pub(crate) const SETTINGS: TableDefinition<&str, &str> = TableDefinition::new("s
 pub(crate) const PLACEMENTS: TableDefinition<&str, u32> = TableDefinition::new("placements");
 pub(crate) const CEILINGS: TableDefinition<(&str, &str), &str> = TableDefinition::new("ceilings");
 pub(crate) const APPLIED: TableDefinition<AppliedKey, ()> = TableDefinition::new("applied");
+pub(crate) const APPROVALS: TableDefinition<ApprovalKey, ApprovalRow> =
+    TableDefinition::new("approvals");
 pub(crate) const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
 
 /// Of formats 1 and 2.
@@ -86,6 +91,11 @@ pub(crate) type TokenRow = (&'static str, &'static str, u64);
 /// The object's owner; the tenant whose credential applied it, or nothing for an operator; the set;
 /// the object.
 pub(crate) type AppliedKey = (&'static str, &'static str, &'static str, &'static str);
+/// Tenant, number.
+pub(crate) type ApprovalKey = (&'static str, u64);
+
+/// The digest of the token that asked, the end, what it is about, and the order.
+pub(crate) type ApprovalRow = (Digest, u64, &'static [u8], &'static [u8]);
 
 /// The end of what doesn't end.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -164,6 +174,7 @@ pub(crate) fn prepare(database: &Database, path: &str) -> Result<Option<u32>, St
         change.open_table(PLACEMENTS)?;
         change.open_table(CEILINGS)?;
         change.open_table(APPLIED)?;
+        change.open_table(APPROVALS)?;
         change.open_table(AUDIT)?;
         measure_modules(&change)?;
         if found == 1 {
@@ -201,6 +212,7 @@ pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
         && table(read, PLACEMENTS)?.is_some()
         && table(read, CEILINGS)?.is_some()
         && table(read, APPLIED)?.is_some()
+        && table(read, APPROVALS)?.is_some()
         && table(read, AUDIT)?.is_some())
 }
 

@@ -14,16 +14,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::audit::{self, Actor, Event};
 use crate::{
-    ALL, Attachment, Candidate, Cause, Change, Credential, DocumentSet, FIRST_CREDENTIAL, Identity,
-    Options, Owner, Party, PolicyInfo, PolicyVersion, Role, Selection, Side, Slot, SlotError,
-    Snapshot, Store, StoreError, Target, Token, TokenDigest, Trial, WantedCredential, hex, limits,
+    ALL, Approval, ApprovalState, Attachment, Candidate, Cause, Change, Credential, DocumentSet,
+    FIRST_CREDENTIAL, Identity, NewApproval, NewDecision, Options, Owner, Party, PolicyInfo,
+    PolicyVersion, Role, Selection, Side, Slot, SlotError, Snapshot, Store, StoreError, Target,
+    Token, TokenDigest, Trial, WantedCredential, hex, limits,
 };
 
 const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
-
-fn owner(tenant: &str) -> Owner {
-    Owner::Tenant(tenant.to_owned())
-}
 
 /// Attaches a policy, or changes its attachment.
 fn put(store: &Store, attachment: &Attachment) -> Result<(), StoreError> {
@@ -96,8 +93,9 @@ pub(crate) fn contents_of(store: &Store) -> Contents {
     });
     let tenants = store.tenants().unwrap();
     let credentials = tenants.iter().map(|tenant| {
-        let its = store.credentials(tenant).unwrap().into_iter();
-        let its = its.map(|its| (its.clone(), store.tokens_of(tenant, &its.name).unwrap()));
+        let owner = owner(tenant);
+        let its = store.credentials(&owner).unwrap().into_iter();
+        let its = its.map(|its| (its.clone(), store.tokens_of(&owner, &its.name).unwrap()));
         its.collect()
     });
     Contents {
@@ -111,12 +109,16 @@ pub(crate) fn contents_of(store: &Store) -> Contents {
 /// The tenant of a token.
 pub(crate) fn tenant_of(store: &Store, token: &str) -> Option<String> {
     let identity = store.authenticate(token).unwrap();
-    identity.map(|identity| identity.tenant)
+    identity.and_then(|identity| identity.owner.tenant().map(str::to_owned))
+}
+
+fn owner(tenant: &str) -> Owner {
+    Owner::Tenant(tenant.to_owned())
 }
 
 fn identity(tenant: &str, credential: &str, role: Role) -> Identity {
     Identity {
-        tenant: tenant.to_owned(),
+        owner: owner(tenant),
         credential: credential.to_owned(),
         role,
     }
@@ -158,7 +160,8 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
     let first = store.add_tenant(ADMIN, "acme").unwrap();
     let other = store.add_tenant(ADMIN, "evil").unwrap();
     let who = |store: &Store, token: &Token| tenant_of(store, token.reveal());
-    let rotate = |tenant, grace| store.rotate_credential(ADMIN, tenant, FIRST_CREDENTIAL, grace);
+    let rotate =
+        |tenant, grace| store.rotate_credential(ADMIN, &owner(tenant), FIRST_CREDENTIAL, grace);
     let second = rotate("acme", Duration::ZERO).unwrap();
     assert_eq!(who(&store, &first), None);
     assert_eq!(who(&store, &second).as_deref(), Some("acme"));
@@ -206,14 +209,71 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
 }
 
 #[test]
+fn operators_have_credentials_which_no_tenant_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
+    let add = |owner: &Owner, name, role| store.add_credential(ADMIN, owner, name, role, None);
+    let token = add(&Owner::Provider, "deploy", Role::Operator).unwrap();
+    let expected = Identity {
+        owner: Owner::Provider,
+        credential: "deploy".to_owned(),
+        role: Role::Operator,
+    };
+    for store in [&store, &copy_of(&store)] {
+        store.check_invariants();
+        let found = store.authenticate(token.reveal()).unwrap();
+        assert_eq!(found.as_ref(), Some(&expected));
+    }
+    for role in [Role::Owner, Role::Viewer, Role::Application] {
+        let refused = add(&Owner::Provider, "other", role).unwrap_err();
+        assert_eq!(refused.cause(), Cause::Invalid, "{refused}");
+    }
+    refused(
+        add(&owner("acme"), "other", Role::Operator),
+        Cause::Invalid,
+        "a credential of tenant \"acme\" can't have the role operator: operators' credentials have the role operator, tenants' ones another",
+    );
+    refused(
+        add(&Owner::Provider, "deploy", Role::Operator),
+        Cause::Exists,
+        "the provider has a credential \"deploy\" already",
+    );
+    let (bearer, digest) = store
+        .bearer_of(&Owner::Provider, "deploy")
+        .unwrap()
+        .unwrap();
+    assert_eq!((bearer, digest), (expected, token.digest()));
+    // A tenant's end, or its credential of the same name, is none of theirs.
+    add(&owner("acme"), "deploy", Role::Viewer).unwrap();
+    store.remove_tenant(ADMIN, "acme").unwrap();
+    assert_eq!(store.credentials(&Owner::Provider).unwrap().len(), 1);
+    store.end_token(&token.digest());
+    assert_eq!(
+        store.bearer_of(&Owner::Provider, "deploy").unwrap(),
+        None,
+        "it has expired"
+    );
+    store
+        .revoke_credential(ADMIN, &Owner::Provider, "deploy")
+        .unwrap();
+    refused(
+        store.bearer_of(&Owner::Provider, "deploy"),
+        Cause::Missing,
+        "the provider has no credential \"deploy\"",
+    );
+    store.check_invariants();
+}
+
+#[test]
 fn credentials_are_independent_of_each_other() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
-    let owner = store.add_tenant(ADMIN, "acme").unwrap();
+    let first = store.add_tenant(ADMIN, "acme").unwrap();
     store.add_tenant(ADMIN, "acme-2").unwrap();
     let add = |tenant: &str, name: &str, role, lifetime: Option<u64>| {
         let lifetime = lifetime.map(Duration::from_secs);
-        store.add_credential(ADMIN, tenant, name, role, lifetime)
+        store.add_credential(ADMIN, &owner(tenant), name, role, lifetime)
     };
     let looks = add("acme", "looks", Role::Viewer, Some(3_600)).unwrap();
     let app = add("acme", "booking", Role::Application, None).unwrap();
@@ -221,10 +281,10 @@ fn credentials_are_independent_of_each_other() {
     let check = |store: &Store| {
         store.check_invariants();
         let of = |name, role| Some(identity("acme", name, role));
-        assert_eq!(who(store, &owner), of(FIRST_CREDENTIAL, Role::Owner));
+        assert_eq!(who(store, &first), of(FIRST_CREDENTIAL, Role::Owner));
         assert_eq!(who(store, &looks), of("looks", Role::Viewer));
         assert_eq!(who(store, &app), of("booking", Role::Application));
-        let listed = store.credentials("acme").unwrap();
+        let listed = store.credentials(&owner("acme")).unwrap();
         let names: Vec<_> = listed.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["booking", "default", "looks"]);
         assert_eq!(listed[0].expires, None);
@@ -262,30 +322,33 @@ fn credentials_are_independent_of_each_other() {
         "the lifetime of 59 s is out of range: 60 s to 3650 days are allowed",
     );
     refused(
-        store.revoke_credential(ADMIN, "acme", "brief"),
+        store.revoke_credential(ADMIN, &owner("acme"), "brief"),
         Cause::Missing,
         "tenant \"acme\" has no credential \"brief\"",
     );
     check(&store);
-    let rotated = store.rotate_credential(ADMIN, "acme", "looks", Duration::from_secs(7_200));
+    let rotated =
+        store.rotate_credential(ADMIN, &owner("acme"), "looks", Duration::from_secs(7_200));
     let rotated = rotated.unwrap();
     // A grace doesn't outlive the credential.
-    let listed = store.credentials("acme").unwrap();
+    let listed = store.credentials(&owner("acme")).unwrap();
     assert_eq!(listed[2].former_until, listed[2].expires);
     assert!(who(&store, &looks).is_some() && who(&store, &rotated).is_some());
-    store.revoke_credential(ADMIN, "acme", "looks").unwrap();
+    store
+        .revoke_credential(ADMIN, &owner("acme"), "looks")
+        .unwrap();
     assert_eq!([who(&store, &looks), who(&store, &rotated)], [None, None]);
-    assert!(who(&store, &owner).is_some() && who(&store, &app).is_some());
+    assert!(who(&store, &first).is_some() && who(&store, &app).is_some());
     drop(store);
     let store = Store::open(directory.path()).unwrap();
     store.check_invariants();
-    assert_eq!(store.credentials("acme").unwrap().len(), 2);
+    assert_eq!(store.credentials(&owner("acme")).unwrap().len(), 2);
     let log = store.audit_last(1).unwrap();
     let record = r#""event":"credential-revoke","details":{"credential":"looks","tenant":"acme"}"#;
     assert!(log[0].contains(record), "{log:?}");
     // Neither adding nor removing the neighbour touches a tenant's credentials.
     store.remove_tenant(ADMIN, "acme").unwrap();
-    assert_eq!(store.credentials("acme-2").unwrap().len(), 2);
+    assert_eq!(store.credentials(&owner("acme-2")).unwrap().len(), 2);
     assert!(who(&store, &app).is_none());
 }
 
@@ -294,7 +357,7 @@ fn a_credential_ends_by_itself() {
     let store = Store::in_memory().unwrap();
     store.add_tenant(ADMIN, "acme").unwrap();
     let minute = Some(limits::MIN_LIFETIME);
-    let token = store.add_credential(ADMIN, "acme", "brief", Role::Owner, minute);
+    let token = store.add_credential(ADMIN, &owner("acme"), "brief", Role::Owner, minute);
     let digest = TokenDigest::of(token.unwrap().reveal());
     assert!(store.identity_of(&digest).unwrap().is_some());
     let left = store.next_token_ends().unwrap().unwrap();
@@ -304,7 +367,7 @@ fn a_credential_ends_by_itself() {
     assert!(store.identity_of(&digest).unwrap().is_none());
     assert_eq!(store.next_token_ends().unwrap(), None);
     assert_eq!(
-        store.credentials("acme").unwrap().len(),
+        store.credentials(&owner("acme")).unwrap().len(),
         2,
         "it is still shown"
     );
@@ -316,7 +379,7 @@ fn a_tenant_has_so_many_credentials() {
     store.add_tenant(ADMIN, "acme").unwrap();
     let add = |k: usize| {
         let name = format!("c{k}");
-        store.add_credential(ADMIN, "acme", &name, Role::Viewer, None)
+        store.add_credential(ADMIN, &owner("acme"), &name, Role::Viewer, None)
     };
     for k in 1..limits::MAX_CREDENTIALS {
         add(k).unwrap();
@@ -324,7 +387,7 @@ fn a_tenant_has_so_many_credentials() {
     refused(
         add(limits::MAX_CREDENTIALS),
         Cause::Limit,
-        "there are 64 credentials of this tenant already, which is the limit",
+        "there are 64 credentials of this owner already, which is the limit",
     );
 }
 
@@ -341,7 +404,12 @@ fn a_removed_tenant_leaves_nothing_and_takes_nothing_of_others() {
     let push = store.push_policy(ADMIN, &owner("acme"), "own", b"its alone", None);
     push.unwrap();
     let before = store
-        .rotate_credential(ADMIN, "acme", FIRST_CREDENTIAL, Duration::from_secs(3_600))
+        .rotate_credential(
+            ADMIN,
+            &owner("acme"),
+            FIRST_CREDENTIAL,
+            Duration::from_secs(3_600),
+        )
         .unwrap();
     let mut theirs = at("s", "", Side::Client, "acl@1");
     theirs.target.tenant = "acme-2".to_owned();
@@ -1447,10 +1515,10 @@ fn tokens_of_format_2_open_sessions_and_administer_nothing() {
             "{token}"
         );
     }
-    let credentials = store.credentials("acme").unwrap();
+    let credentials = store.credentials(&owner("acme")).unwrap();
     assert_eq!(credentials.len(), 1);
     assert!(credentials[0].former_until.is_some() && credentials[0].expires.is_none());
-    let rotated = store.rotate_credential(ADMIN, "acme", FIRST_CREDENTIAL, Duration::ZERO);
+    let rotated = store.rotate_credential(ADMIN, &owner("acme"), FIRST_CREDENTIAL, Duration::ZERO);
     assert!(tenant_of(&store, rotated.unwrap().reveal()).is_some());
     assert_eq!(tenant_of(&store, "tg_current"), None);
     assert_eq!(tenant_of(&store, "tg_former"), None);
@@ -1588,6 +1656,214 @@ fn a_store_that_is_handed_over_has_one_owner_at_a_time() {
     assert_eq!(first.tenants().unwrap(), ["acme", "b", "c"]);
     let verified = first.audit_verification().unwrap().run().unwrap();
     assert_eq!(verified.records, 4, "three tenants and a fault");
+}
+
+// ---- approvals ----
+
+fn asked(what: &str) -> NewApproval {
+    NewApproval {
+        tenant: "acme".to_owned(),
+        credential: FIRST_CREDENTIAL.to_owned(),
+        token: TokenDigest::of("tg_x"),
+        what: json!({"act": what}),
+        order: b"order".to_vec(),
+    }
+}
+
+fn ending(number: u64, state: ApprovalState) -> NewDecision<'static> {
+    NewDecision {
+        tenant: "acme",
+        number,
+        state,
+        by: "operator",
+        reason: None,
+    }
+}
+
+fn last_event(store: &Store) -> String {
+    let line = store.audit_last(1).unwrap().remove(0);
+    let record: serde_json::Value = serde_json::from_str(&line).unwrap();
+    record["event"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_request_waits_until_it_is_decided_once() {
+    let store = acme();
+    assert_eq!(store.ask_approval(ADMIN, &asked("one")).unwrap(), 1);
+    assert_eq!(last_event(&store), "approval-request");
+    assert_eq!(store.ask_approval(ADMIN, &asked("two")).unwrap(), 2);
+    let one = store.approval("acme", 1).unwrap();
+    assert_eq!(
+        (one.state, one.order.as_slice()),
+        (ApprovalState::Waiting, &b"order"[..])
+    );
+    assert_eq!(one.token, TokenDigest::of("tg_x"));
+    assert_eq!(
+        one.expires.duration_since(one.asked).unwrap(),
+        limits::APPROVAL_LIFE
+    );
+
+    let denial = NewDecision {
+        reason: Some("not on Fridays"),
+        ..ending(1, ApprovalState::Denied)
+    };
+    store.end_approval(ADMIN, &denial).unwrap();
+    assert_eq!(last_event(&store), "approval-deny");
+    let again = store.end_approval(ADMIN, &ending(1, ApprovalState::Withdrawn));
+    let again = again.unwrap_err();
+    assert_eq!(again.cause(), Cause::State);
+    assert!(again.to_string().contains("is denied already"), "{again}");
+    let one = store.approval("acme", 1).unwrap();
+    assert_eq!(one.state, ApprovalState::Denied);
+    assert!(one.order.is_empty());
+    let decision = one.decision.unwrap();
+    assert_eq!(
+        (&*decision.by, decision.reason.as_deref()),
+        ("operator", Some("not on Fridays"))
+    );
+
+    // Attachments and decision are one change.
+    let attachment = at("a.B", "", Side::Client, "acl@1");
+    let only = std::slice::from_ref(&attachment);
+    let refused = store.put_approved(ADMIN, json!({}), &ending(1, ApprovalState::Approved), only);
+    assert_eq!(refused.unwrap_err().cause(), Cause::State);
+    assert!(store.attachments().unwrap().is_empty());
+    store
+        .put_approved(ADMIN, json!({}), &ending(2, ApprovalState::Approved), only)
+        .unwrap();
+    assert_eq!(last_event(&store), "approval-grant");
+    assert_eq!(store.attachments().unwrap(), [attachment]);
+    assert_eq!(
+        store.approval("acme", 2).unwrap().state,
+        ApprovalState::Approved
+    );
+
+    let (listed, is_cut) = store.approvals(Some("acme")).unwrap();
+    assert_eq!((listed.len(), is_cut), (2, false));
+    assert!(store.approvals(None).unwrap().0.is_empty(), "none waits");
+    assert_eq!(
+        store.approvals(Some("evil")).unwrap_err().cause(),
+        Cause::Missing
+    );
+    assert_eq!(
+        store.approval("acme", 3).unwrap_err().cause(),
+        Cause::Missing
+    );
+    let long = NewDecision {
+        reason: Some(&"x".repeat(limits::MAX_REASON + 1)),
+        ..ending(1, ApprovalState::Denied)
+    };
+    assert_eq!(
+        store.end_approval(ADMIN, &long).unwrap_err().cause(),
+        Cause::Invalid
+    );
+    store.check_invariants();
+}
+
+#[test]
+fn requests_are_bounded_and_their_numbers_are_not_reused() {
+    let store = acme();
+    for _ in 0..limits::MAX_WAITING {
+        store.ask_approval(ADMIN, &asked("x")).unwrap();
+    }
+    let full = store.ask_approval(ADMIN, &asked("x")).unwrap_err();
+    assert_eq!(full.cause(), Cause::Limit);
+    assert!(
+        full.to_string().contains("16 requests of this tenant"),
+        "{full}"
+    );
+    let mut number = limits::MAX_WAITING as u64;
+    for _ in 0..2 * limits::MAX_DECIDED {
+        store
+            .end_approval(ADMIN, &ending(number, ApprovalState::Withdrawn))
+            .unwrap();
+        assert_eq!(store.ask_approval(ADMIN, &asked("x")).unwrap(), number + 1);
+        number += 1;
+    }
+    let (listed, is_cut) = store.approvals(Some("acme")).unwrap();
+    let waiting = |one: &&Approval| one.state == ApprovalState::Waiting;
+    assert_eq!(listed.iter().filter(waiting).count(), limits::MAX_WAITING);
+    assert_eq!(listed.len(), limits::MAX_WAITING + limits::MAX_DECIDED);
+    assert!(!is_cut);
+    let large = NewApproval {
+        order: vec![0; limits::MAX_APPROVAL_BYTES],
+        ..asked("x")
+    };
+    assert_eq!(
+        store.ask_approval(ADMIN, &large).unwrap_err().cause(),
+        Cause::Invalid
+    );
+
+    // They end with their tenant, and those of others stay.
+    store.add_tenant(ADMIN, "acme2").unwrap();
+    let other = NewApproval {
+        tenant: "acme2".to_owned(),
+        ..asked("y")
+    };
+    store.ask_approval(ADMIN, &other).unwrap();
+    assert_eq!(
+        store.approvals(None).unwrap().0.len(),
+        limits::MAX_WAITING + 1
+    );
+    store.remove_tenant(ADMIN, "acme").unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
+    assert!(store.approvals(Some("acme")).unwrap().0.is_empty());
+    assert_eq!(store.approvals(None).unwrap().0.len(), 1);
+    store.check_invariants();
+}
+
+#[test]
+fn more_requests_than_an_answer_has_are_cut() {
+    let store = Store::in_memory().unwrap();
+    for tenant in 0..=limits::MAX_APPROVALS_SHOWN / limits::MAX_WAITING {
+        let tenant = format!("t{tenant}");
+        store.add_tenant(ADMIN, &tenant).unwrap();
+        for _ in 0..limits::MAX_WAITING {
+            let one = NewApproval {
+                tenant: tenant.clone(),
+                ..asked("x")
+            };
+            store.ask_approval(ADMIN, &one).unwrap();
+        }
+    }
+    let (listed, is_cut) = store.approvals(None).unwrap();
+    assert_eq!((listed.len(), is_cut), (limits::MAX_APPROVALS_SHOWN, true));
+}
+
+#[test]
+fn a_request_expires_and_survives_a_copy() {
+    let store = acme();
+    let now = std::time::SystemTime::now();
+    let old = now - limits::APPROVAL_LIFE;
+    store.ask_approval_at(ADMIN, &asked("old"), old).unwrap();
+    store.ask_approval(ADMIN, &asked("new")).unwrap();
+    assert_eq!(store.overdue_approvals().unwrap(), [("acme".to_owned(), 1)]);
+    let later = now + limits::APPROVAL_LIFE + Duration::from_secs(1);
+    assert_eq!(store.overdue_approvals_at(later).unwrap().len(), 2);
+    // Also before the daemon has noticed.
+    assert_eq!(
+        store.approval("acme", 1).unwrap().state,
+        ApprovalState::Expired
+    );
+    for state in [ApprovalState::Approved, ApprovalState::Denied] {
+        let refused = store.put_approved(ADMIN, json!({}), &ending(1, state), &[]);
+        let refused = refused.unwrap_err();
+        assert!(
+            refused.to_string().contains("is expired already"),
+            "{refused}"
+        );
+    }
+    store
+        .end_approval(ADMIN, &ending(1, ApprovalState::Expired))
+        .unwrap();
+    assert_eq!(last_event(&store), "approval-expire");
+    assert!(store.overdue_approvals().unwrap().is_empty());
+
+    let copy = copy_of(&store);
+    assert_eq!(
+        copy.approvals(Some("acme")).unwrap(),
+        store.approvals(Some("acme")).unwrap()
+    );
 }
 
 // ---- several changes at once ----

@@ -300,9 +300,10 @@ fn of_applications() -> Vec<Line> {
         ),
         line(
             "messages to the administrative API",
-            tollgate_admin::CONNECTIONS * tollgate_admin::REQUESTS_PER_CONNECTION,
+            (tollgate_admin::CONNECTIONS + tollgate_admin::REMOTE_CONNECTIONS)
+                * tollgate_admin::REQUESTS_PER_CONNECTION,
             tollgate_admin::MAX_MESSAGE_BYTES,
-            "CONNECTIONS, REQUESTS_PER_CONNECTION, MAX_MESSAGE_BYTES",
+            "CONNECTIONS, REMOTE_CONNECTIONS, REQUESTS_PER_CONNECTION, MAX_MESSAGE_BYTES",
         ),
         line(
             "pushes that are being received",

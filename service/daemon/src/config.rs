@@ -3,6 +3,7 @@
 //!
 //! The fields are here and in `config/`; reading and checking them is in `loading.rs`.
 
+mod admin;
 pub mod definitions;
 mod error;
 mod loading;
@@ -20,6 +21,7 @@ use serde::Deserialize;
 pub use tollgate_datapath::tuning::{Scheduling, Waiting};
 use tollgate_transport::limits;
 
+pub use self::admin::{AdminCertificate, AdminConfig};
 pub use self::error::ConfigError;
 pub(crate) use self::error::{code_of_file, is_no_path};
 pub use self::policies::{CompileConfig, Policies};
@@ -78,6 +80,8 @@ pub struct Config {
     pub compile: CompileConfig,
     /// Telemetry of calls, and its receivers.
     pub telemetry: TelemetryConfig,
+    /// The administrative API on the network.
+    pub admin: AdminConfig,
     /// The web console.
     pub console: ConsoleConfig,
     /// The file for the token of the tenant `dev`, in a daemon for development.
@@ -213,18 +217,21 @@ impl RdmaConfig {
     }
 }
 
-/// The web console: the section `[console]`. The daemon listens only while access given by
-/// `tollgate console` is valid.
+/// The web console: the section `[console]`. Unless it always does, the daemon listens only while
+/// access given by `tollgate console` is valid.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsoleConfig {
     /// The address.
     pub listen: SocketAddr,
+    /// Whether it listens all the time, for tenants that sign in with a token.
+    pub always: bool,
 }
 
 impl Default for ConsoleConfig {
     fn default() -> Self {
         Self {
+            always: false,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         }
     }
@@ -253,6 +260,7 @@ impl Default for Config {
             policies: Policies::default(),
             compile: CompileConfig::default(),
             telemetry: TelemetryConfig::default(),
+            admin: AdminConfig::default(),
             console: ConsoleConfig::default(),
             dev_token: None,
             sources: BTreeMap::new(),

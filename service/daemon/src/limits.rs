@@ -26,7 +26,13 @@ pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
 /// ([`SHARE_OF_POLICY_PROCESSES`]) are reserved separately.
 pub const KEPT_DESCRIPTORS: usize = 56 + API_DESCRIPTORS;
 /// Of those, the ones of the administrative API: its connections, and its thread's own.
-pub const API_DESCRIPTORS: usize = tollgate_admin::CONNECTIONS + tollgate_admin::OWN_DESCRIPTORS;
+pub const API_DESCRIPTORS: usize = tollgate_admin::CONNECTIONS
+    + tollgate_admin::REMOTE_CONNECTIONS
+    + tollgate_admin::OWN_DESCRIPTORS;
+/// Clients' certificates that stand for credentials, in the configuration.
+pub const MAX_ADMIN_CERTIFICATES: usize = 256;
+/// Bytes of a file with certificates or a key for the administrative API. 1 MiB.
+pub const MAX_CERTIFICATES_BYTES: u64 = 1 << 20;
 
 /// Policy processes at once. A tenant with isolated policies has one. A low descriptor limit lowers
 /// this number ([`SHARE_OF_POLICY_PROCESSES`]). The tenants whose isolated policies are stored keep
@@ -47,13 +53,13 @@ pub const LEAST_POLICY_PROCESSES: usize = 4;
 /// descriptors, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
-/// Wrong tokens of one user that are answered at once. One more per [`GUESS_PAUSE`] is; others are
+/// Wrong tokens of one user, or of one network, that are answered at once. One more per [`GUESS_PAUSE`] is; others are
 /// answered after that pause.
 pub const GUESSES_AT_ONCE: u32 = 32;
 /// See [`GUESSES_AT_ONCE`].
 pub const GUESS_PAUSE: Duration = Duration::from_secs(1);
-/// Users whose wrong tokens are counted. Those of further users are answered after
-/// [`GUESS_PAUSE`]. About 32 bytes each.
+/// Users and networks whose wrong tokens are counted. Those of further ones are answered after
+/// [`GUESS_PAUSE`]. About 48 bytes each.
 pub const MAX_GUESSERS: usize = 1_024;
 
 /// Requests of one tenant's principals that are carried out at once. Further ones wait.
@@ -132,6 +138,10 @@ pub const FAULT_MEMORY: Duration = Duration::from_secs(10);
 
 /// How often the audit log gets the counts of repeated events that it lacks.
 pub const AUDIT_FLUSH: Duration = Duration::from_secs(2);
+
+/// How often the daemon ends requests for approval whose time is over. One can't be approved in
+/// between.
+pub const APPROVAL_LOOK: Duration = Duration::from_secs(600);
 
 /// How often the daemon tries to write a read-only state again. Each change tries it, too.
 pub const STATE_RETRY: Duration = Duration::from_secs(30);
@@ -357,11 +367,14 @@ pub const SIGNATURES: usize = 8;
 /// `tollgate_telemetry::limits`).
 pub const MAX_TENANT_ENDPOINTS: usize = 256;
 
+/// The pause between two attempts to listen for the web console (`console.always`).
+pub const CONSOLE_RETRY: Duration = Duration::from_secs(1);
+
 /// Audit records that the console shows: the newest.
 pub const CONSOLE_RECORDS: u32 = 50;
 
 /// Denied calls that the web console shows: the newest.
-pub const CONSOLE_DENIALS: usize = 50;
+pub const CONSOLE_DENIALS: u32 = 50;
 
 /// Bytes of the token file of a daemon for development that are read: a token has 67.
 pub const MAX_DEV_TOKEN_BYTES: u64 = 128;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tollgate_policy_chain::ids::OwnShares;
 use tollgate_shm_abi::wait::Patience;
 use tollgate_telemetry::sampling::Sampler;
 use tollgate_transport::LinkConfig;
@@ -66,6 +67,8 @@ pub struct Tuning {
     pub room: PeerRoom,
     /// The limit of one tenant's policies, in percent of a core.
     pub cpu_share_percent: u8,
+    /// The tenants with a limit of their own.
+    pub cpu_shares: OwnShares,
     /// What is recorded of calls.
     pub telemetry: Watch,
 }

@@ -13,7 +13,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::counts::AccountReport;
 use crate::events::PolicyEvent;
-use crate::ids::AccountId;
+use crate::ids::{AccountId, OwnShares};
 use crate::limits::LOG_LINES_PER_SECOND;
 
 #[derive(Clone)]
@@ -60,6 +60,7 @@ impl LogBudget {
 /// All accounts of one runtime.
 pub(crate) struct Accounts {
     share_percent: u8,
+    own_shares: OwnShares,
     entries: Vec<Entry>,
     by_tenant: HashMap<Arc<str>, AccountId>,
     /// Budget of the provider's log lines.
@@ -70,18 +71,27 @@ impl Accounts {
     pub(crate) fn new(share_percent: u8) -> Self {
         Self {
             share_percent,
+            own_shares: OwnShares::default(),
             entries: Vec::new(),
             by_tenant: HashMap::new(),
             provider_log: LogBudget::FULL,
         }
     }
 
-    /// Sets the share of a core at which accounts refill.
-    pub(crate) fn set_share(&mut self, share_percent: u8, now_ns: u64) {
+    /// Sets the share of a core at which accounts refill, and those of single tenants.
+    pub(crate) fn set_shares(&mut self, share_percent: u8, own_shares: OwnShares, now_ns: u64) {
         self.share_percent = share_percent;
+        self.own_shares = own_shares;
         for entry in &mut self.entries {
-            entry.account.set_share_percent(share_percent, now_ns);
+            let own = self.own_shares.get(&*entry.tenant).copied();
+            let share = own.unwrap_or(share_percent);
+            entry.account.set_share_percent(share, now_ns);
         }
+    }
+
+    fn share_of(&self, tenant: &str) -> u8 {
+        let own = self.own_shares.get(tenant).copied();
+        own.unwrap_or(self.share_percent)
     }
 
     /// How many of `lines` the policies of an account, or the provider's policies, may log now.
@@ -106,7 +116,7 @@ impl Accounts {
         self.entries.push(Entry {
             tenant: Arc::clone(tenant),
             is_here: true,
-            account: Account::new(self.share_percent, now_ns),
+            account: Account::new(self.share_of(tenant), now_ns),
             throttled: 0,
             untold: 0,
             log: LogBudget::FULL,
@@ -129,7 +139,8 @@ impl Accounts {
     /// Adopts the account of a tenant that has moved here.
     pub(crate) fn absorb(&mut self, Moving(mut entry): Moving, now_ns: u64) -> Option<AccountId> {
         let id = self.of(&entry.tenant, now_ns)?;
-        entry.account.set_share_percent(self.share_percent, now_ns);
+        let share = self.share_of(&entry.tenant);
+        entry.account.set_share_percent(share, now_ns);
         self.entries[id.0 as usize] = entry;
         Some(id)
     }
@@ -201,7 +212,34 @@ pub(crate) enum Funds {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+
+    #[test]
+    fn a_tenants_own_share_counts_and_ends_with_its_entry() {
+        let mut accounts = Accounts::new(25);
+        let shares = |accounts: &Accounts| -> Vec<u8> {
+            let report = accounts.report(|_| 0);
+            report.iter().map(|its| its.share_percent).collect()
+        };
+        accounts.of(&"a".into(), 0);
+        let own = OwnShares::new(BTreeMap::from([("a".to_owned(), 3), ("b".to_owned(), 70)]));
+        accounts.set_shares(50, own, 1);
+        accounts.of(&"b".into(), 2);
+        accounts.of(&"c".into(), 2);
+        assert_eq!(shares(&accounts), [3, 70, 50]);
+        // A tenant that moves here from a runtime that was told otherwise.
+        let moving = accounts.part("b").map(|Moving(mut entry)| {
+            entry.account.set_share_percent(9, 3);
+            Moving(entry)
+        });
+        let back = moving.and_then(|moving| accounts.absorb(moving, 4));
+        assert!(back.is_some());
+        assert_eq!(shares(&accounts), [3, 70, 50]);
+        accounts.set_shares(25, OwnShares::default(), 5);
+        assert_eq!(shares(&accounts), [25, 25, 25]);
+    }
 
     #[test]
     fn lines_are_limited_per_second_and_owner() {

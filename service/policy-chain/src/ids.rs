@@ -1,12 +1,17 @@
 //! Ids that the policies of a runtime share, and why a call stops on its way through a chain.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 /// Names one account of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountId(pub u32);
+
+/// Tenants whose policies' share of a core isn't everybody's, in percent.
+pub type OwnShares = Arc<BTreeMap<String, u8>>;
 
 /// Identifies a process. The control plane assigns it and never reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -20,7 +20,7 @@ use crate::context::{EvaluationContext, Metering};
 use crate::counts::{AccountReport, PolicyReport, RecordedView};
 use crate::evaluation::{Evaluation, Stop};
 use crate::events::PolicyEvent;
-use crate::ids::{AttachmentId, Why};
+use crate::ids::{AttachmentId, OwnShares, Why};
 use crate::isolated::Processes;
 use crate::limits::{EVALUATING_SLICE, SLOW_CHAIN};
 use crate::message::{Message, Pool};
@@ -89,9 +89,9 @@ impl Policies {
         }
     }
 
-    /// Sets the share of a core that each tenant's policies may use.
-    pub fn set_cpu_share(&mut self, percent: u8, now_ns: u64) {
-        self.metering.accounts.set_share(percent, now_ns);
+    /// Sets the share of a core that each tenant's policies may use, and those of single tenants.
+    pub fn set_cpu_shares(&mut self, percent: u8, own: OwnShares, now_ns: u64) {
+        self.metering.accounts.set_shares(percent, own, now_ns);
     }
 
     /// Changes the limits of the evaluation of one call for the policies of these attachments.

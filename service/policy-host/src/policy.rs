@@ -96,6 +96,11 @@ impl Policy {
         }
     }
 
+    /// Bytes of memory with which an instance begins.
+    pub fn memory_bytes(&self) -> usize {
+        declared_memory(self.0.code.module()) as usize
+    }
+
     /// The policy with this configuration: with the metadata keys that its manifest leaves to the
     /// configuration. Other manifests stay unchanged.
     ///
@@ -149,12 +154,17 @@ pub(crate) fn refused(error: wasmtime::Error) -> LoadError {
     LoadError::Compile(cut(&format!("{error:#}")))
 }
 
+/// Bytes of the memory that a module exports, when an instance begins.
+fn declared_memory(module: &Module) -> u64 {
+    match module.get_export("memory") {
+        Some(ExternType::Memory(memory)) => memory.minimum() * memory.page_size(),
+        _ => 0,
+    }
+}
+
 /// Refuses a module with more than `max` bytes of initial memory.
 pub(crate) fn check_memory(module: &Module, max: usize) -> Result<(), LoadError> {
-    let Some(ExternType::Memory(memory)) = module.get_export("memory") else {
-        return Ok(());
-    };
-    let (bytes, max) = (memory.minimum() * memory.page_size(), max as u64);
+    let (bytes, max) = (declared_memory(module), max as u64);
     if bytes > max {
         Err(LoadError::Memory { bytes, max })
     } else {

@@ -42,7 +42,9 @@ fn of_tenant(role: Role) -> Principal {
 
 fn principals() -> [Principal; 5] {
     [
-        Principal::Operator { uid: 0, pid: 1 },
+        Principal::Operator {
+            who: "user 0".to_owned(),
+        },
         of_tenant(Role::Owner),
         of_tenant(Role::Viewer),
         of_tenant(Role::Application),
@@ -193,7 +195,9 @@ fn an_own_tenant_is_filled_in() {
     let request = authorize(&of_tenant(Role::Viewer), row.method, &row.rights, request).unwrap();
     assert_eq!(request.owner.as_ref().unwrap().tenant, "acme");
     // An operator's request stays as it is.
-    let operator = Principal::Operator { uid: 0, pid: 1 };
+    let operator = Principal::Operator {
+        who: "user 0".to_owned(),
+    };
     let request = ShowPolicyRequest::default();
     let request = authorize(&operator, row.method, &row.rights, request).unwrap();
     assert_eq!(request.owner, None);

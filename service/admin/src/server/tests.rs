@@ -23,7 +23,8 @@ fn served(is_operator: fn(u32) -> bool, answer: impl Fn(Call) + Send + 'static) 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tollgate.sock.admin");
     let listener = UnixListener::bind(&path).unwrap();
-    let (server, mut calls) = Server::start(listener, is_operator).unwrap();
+    let (server, mut calls) =
+        Server::start(vec![Listener::Processes(listener)], is_operator).unwrap();
     std::thread::spawn(move || {
         while let Some(call) = calls.blocking_recv() {
             answer(call);
@@ -43,6 +44,14 @@ impl Served {
     }
 }
 
+/// The process, or the names on the network.
+fn described(peer: &Peer) -> String {
+    match peer {
+        Peer::Process { pid, .. } => pid.to_string(),
+        Peer::Remote { address, names } => format!("{address} {names:?}"),
+    }
+}
+
 /// Answers as a daemon with one tenant, `TOKEN` (its token), does.
 fn by_rote(call: Call) {
     let token = call
@@ -53,7 +62,7 @@ fn by_rote(call: Call) {
         .unwrap_or("none");
     let answer = match call.ask {
         Ask::ListTenants(_) => Ok(Answer::ListTenants(ListTenantsResponse {
-            tenants: vec![token.to_owned(), call.caller.peer.pid.to_string()],
+            tenants: vec![token.to_owned(), described(&call.caller.peer)],
         })),
         Ask::PushPolicy(mut order) => Ok(Answer::PushPolicy(PushedPolicy {
             name: {
@@ -125,7 +134,9 @@ fn a_malformed_authorization_is_refused() {
         (vec!["Bearer tg_x", "Bearer tg_y"], "is there twice"),
     ] {
         let mut request = Request::new(());
-        request.extensions_mut().insert(Peer { uid: 1, pid: 1 });
+        request
+            .extensions_mut()
+            .insert(Peer::Process { uid: 1, pid: 1 });
         for value in values {
             let value = value.parse().unwrap();
             request.metadata_mut().append("authorization", value);
@@ -199,12 +210,12 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
             pushes: Places::new(Most {
                 all: PUSHES,
                 operators: PUSHES,
-                of_user: PUSHES,
+                of_origin: PUSHES,
             }),
             applies: Places::new(Most {
                 all: APPLIES,
                 operators: APPLIES,
-                of_user: APPLIES,
+                of_origin: APPLIES,
             }),
         }
     };
@@ -216,7 +227,7 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
     let refused = runtime.block_on(async {
         let (steps, _kept) = mpsc::channel(2);
         let caller = Caller {
-            peer: Peer { uid: 1, pid: 1 },
+            peer: Peer::Process { uid: 1, pid: 1 },
             token: None,
         };
         let decoder = tonic::codec::Codec::decoder(&mut tonic_prost::ProstCodec::<
@@ -332,4 +343,120 @@ fn a_server_that_is_dropped_ends_its_connections() {
     assert_eq!(gone.code, Code::UNAVAILABLE, "{gone}");
     let gone = Client::connect(&path, None, PATIENCE).unwrap_err();
     assert_eq!(gone.code, Code::UNAVAILABLE, "{gone}");
+}
+
+// ---- the network ----
+
+/// A server with TLS for `localhost`, and the certificate that it has.
+fn secured(answer: impl Fn(Call) + Send + 'static) -> (std::net::SocketAddr, String, Server) {
+    struct Fixed(TlsConfig);
+
+    impl TlsSource for Fixed {
+        fn current(&self) -> TlsConfig {
+            self.0.clone()
+        }
+
+        fn failed(&self, _address: std::net::IpAddr, _why: &str) {}
+    }
+
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(vec!["localhost".to_owned()]);
+    let certificate = certificate.unwrap().self_signed(&key).unwrap().pem();
+    let config = TlsConfig::new(TlsMaterial {
+        certificates: certificate.as_bytes(),
+        key: key.serialize_pem().as_bytes(),
+        client_authorities: None,
+    });
+    let tls = Tls::new(Fixed(config.unwrap()));
+    let listener = StdTcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listeners = vec![Listener::Network(listener, Some(tls))];
+    let (server, mut calls) = Server::start(listeners, nobody).unwrap();
+    std::thread::spawn(move || {
+        while let Some(call) = calls.blocking_recv() {
+            answer(call);
+        }
+    });
+    (address, certificate, server)
+}
+
+/// What a handshake of these versions with this protocol ends with.
+fn shaken(
+    address: std::net::SocketAddr,
+    certificate: &str,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    alpn: &[u8],
+) -> Result<Option<rustls::ProtocolVersion>, String> {
+    use rustls::pki_types::pem::PemObject as _;
+
+    let mut roots = rustls::RootCertStore::empty();
+    let its = rustls::pki_types::CertificateDer::from_pem_slice(certificate.as_bytes());
+    roots.add(its.unwrap()).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider);
+    let config = config.with_protocol_versions(versions).unwrap();
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    let name = "localhost".try_into().unwrap();
+    let mut client = rustls::ClientConnection::new(config.into(), name).unwrap();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    while client.is_handshaking() {
+        let done = client.complete_io(&mut stream);
+        done.map_err(|error| error.to_string())?;
+    }
+    Ok(client.protocol_version())
+}
+
+#[test]
+fn the_network_gets_tls_1_3_with_http_2_and_nothing_else() {
+    let (address, certificate, _server) = secured(by_rote);
+    let with = |versions: &[&'static rustls::SupportedProtocolVersion], alpn: &[u8]| {
+        shaken(address, &certificate, versions, alpn)
+    };
+    let both = [&rustls::version::TLS13, &rustls::version::TLS12];
+    let agreed = with(&both, b"h2").unwrap();
+    assert_eq!(agreed, Some(rustls::ProtocolVersion::TLSv1_3));
+    let older = with(&both[1..], b"h2").unwrap_err();
+    assert!(older.contains("ProtocolVersion"), "{older}");
+    let other = with(&both, b"http/1.1").unwrap_err();
+    assert!(other.contains("NoApplicationProtocol"), "{other}");
+    // Plain HTTP/2 gets an alert, if anything.
+    let mut plain = std::net::TcpStream::connect(address).unwrap();
+    plain.set_read_timeout(Some(PATIENCE)).unwrap();
+    plain
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    let mut answer = Vec::new();
+    let _reset = plain.read_to_end(&mut answer);
+    assert!(answer.len() < 16, "{answer:?}");
+}
+
+#[test]
+fn a_remote_client_arrives_with_its_address_and_without_a_process() {
+    let (address, certificate, _server) = secured(by_rote);
+    let remote = crate::client::Remote {
+        endpoint: format!("https://localhost:{}", address.port()),
+        authorities: Some(certificate.into_bytes()),
+        identity: None,
+    };
+    let client = Client::connect_remotely(&remote, None, PATIENCE).unwrap();
+    let answer = client.ask(ListTenantsRequest {}).unwrap();
+    assert_eq!(answer.tenants, ["none", "127.0.0.1 []"]);
+    for (endpoint, words) in [
+        ("localhost:1", "isn't"),
+        ("https://localhost", "https://HOST:PORT"),
+        ("https://:7443", "isn't"),
+        ("https://localhost:7443/path", "https://HOST:PORT"),
+        ("ftp://localhost:7443", "https://HOST:PORT"),
+        ("http://192.0.2.1:7443", "in the clear"),
+    ] {
+        let endpoint = endpoint.to_owned();
+        let remote = crate::client::Remote {
+            endpoint,
+            ..crate::client::Remote::default()
+        };
+        let refused = Client::connect_remotely(&remote, None, PATIENCE).unwrap_err();
+        assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
+        assert!(refused.message.contains(words), "{refused}");
+    }
 }

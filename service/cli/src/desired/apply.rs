@@ -31,7 +31,12 @@ pub(crate) fn apply(socket: &Path, args: &Apply) -> Result<(String, bool), Failu
         dry_run: args.dry_run,
         prune: args.prune,
     };
-    let api = Api::connect_for(socket, args.acting.token()?.as_ref(), PATIENCE)?;
+    let api = Api::connect_for(
+        socket,
+        &args.acting.remote,
+        args.acting.token()?.as_ref(),
+        PATIENCE,
+    )?;
     let answer = api.apply(order)?;
     let warnings = answer.warnings.iter();
     warnings.for_each(|warning| warn(&plain(warning)));

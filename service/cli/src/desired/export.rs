@@ -159,7 +159,10 @@ fn document(state: &State, content: &dyn Fn(&'static str, &str) -> String) -> Do
             role: match credential.role() {
                 proto::Role::Owner => Role::Owner,
                 proto::Role::Application => Role::Application,
-                proto::Role::Viewer | proto::Role::Unspecified => Role::Viewer,
+                // An export has no operators' credentials.
+                proto::Role::Viewer | proto::Role::Operator | proto::Role::Unspecified => {
+                    Role::Viewer
+                }
             },
             expires: credential.expires.as_ref().map(ToString::to_string),
             token_file: None,

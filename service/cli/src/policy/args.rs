@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tollgate_policy_tools::limits::{CPU_US_MAX, CPU_US_MIN};
 
 use crate::api::Acting;
+use crate::approval::Waiting;
 use crate::policy::against::Against;
 use crate::policy_tools::Tool;
 use crate::values::{Side, duration, number};
@@ -32,7 +33,7 @@ pub(crate) enum Policy {
     /// Put a new version on trial next to the one that decides
     Upgrade(Upgrade),
     /// Let the version on trial decide from now on
-    Promote(Select),
+    Promote(Promote),
     /// End the trial; without a trial, go back to the previous version
     Rollback(Select),
     /// End a quarantine, or give a fresh instance to a policy that is closed after a fault
@@ -227,6 +228,8 @@ pub(crate) struct Attach {
     pub(crate) against: Against,
     #[command(flatten)]
     pub(crate) options: Options,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 /// The conditions of the attachment. Omitted options keep their current values.
@@ -323,6 +326,17 @@ pub(crate) struct Upgrade {
     pub(crate) probation: Option<Duration>,
     #[command(flatten)]
     pub(crate) against: Against,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: tollgate policy promote acl --tenant acme")]
+pub(crate) struct Promote {
+    #[command(flatten)]
+    pub(crate) select: Select,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 #[derive(Debug, Args)]

@@ -12,12 +12,13 @@ use tollgate_admin::proto::{
 };
 
 use crate::api::{Api, json_of, side};
+use crate::approval::waits;
 use crate::attachment::in_force;
 use crate::failure::Failure;
 use crate::output::plain;
 use crate::policy::against::against;
 use crate::policy::args::{
-    Attach, Isolation, Mode, OnFault, Options, Owner, Place, Select, Upgrade, VersionName,
+    Attach, Isolation, Mode, OnFault, Options, Owner, Place, Promote, Select, Upgrade, VersionName,
 };
 use crate::render::{flat, items, lines};
 use crate::stderr::warn;
@@ -55,8 +56,12 @@ pub(super) fn attach(api: &Api, args: &Attach) -> Result<String, Failure> {
         Some(service) => format!("{side} {service}/{method}"),
         None => format!("{side} *"),
     };
-    let warnings = api.ask(attach)?.warnings;
-    warnings.iter().for_each(|warning| warn(&plain(warning)));
+    let answer = api.ask(attach)?;
+    let warnings = answer.warnings.iter();
+    warnings.for_each(|warning| warn(&plain(warning)));
+    if let Some(id) = answer.waits_for {
+        return waits(api, &id, &args.waiting);
+    }
     Ok(format!("attached {policy} ({mode}): {place} {whose}\n"))
 }
 
@@ -151,13 +156,22 @@ pub(super) fn upgrade(api: &Api, args: &Upgrade) -> Result<String, Failure> {
         probation,
         schema: against(&args.against)?,
     })?;
-    Ok(changed(answer.report))
+    let changed = changed(answer.report);
+    match answer.waits_for {
+        Some(id) => waits(api, &id, &args.waiting),
+        None => Ok(changed),
+    }
 }
 
 /// `tollgate policy promote`
-pub(super) fn promote(api: &Api, args: &Select) -> Result<String, Failure> {
-    let at = Some(selection(api, &args.name, &args.place)?);
-    Ok(changed(api.ask(PromotePolicyRequest { at })?.report))
+pub(super) fn promote(api: &Api, args: &Promote) -> Result<String, Failure> {
+    let Promote { select, waiting } = args;
+    let at = Some(selection(api, &select.name, &select.place)?);
+    let answer = api.ask(PromotePolicyRequest { at })?;
+    match answer.waits_for {
+        Some(id) => waits(api, &id, waiting),
+        None => Ok(changed(answer.report)),
+    }
 }
 
 /// `tollgate policy rollback`

@@ -13,12 +13,19 @@ use crate::model::{TokenDigest, hex};
 /// The actor of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Actor {
-    /// The peer of an administrative connection, as the kernel reports it.
+    /// An operator's process at the other end of a connection, as the kernel reports it.
     Admin {
         /// User id.
         uid: u32,
         /// Process id.
         pid: i32,
+    },
+    /// The bearer of an operators' credential.
+    Operator {
+        /// The credential.
+        name: String,
+        /// The token, which may have ended since it was checked.
+        token: TokenDigest,
     },
     /// The bearer of a tenant's token.
     Credential {
@@ -37,6 +44,7 @@ impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Actor::Admin { uid, pid } => write!(f, "uid {uid} pid {pid}"),
+            Actor::Operator { name, .. } => write!(f, "operator credential {name}"),
             Actor::Credential { tenant, name, .. } => {
                 write!(f, "tenant {tenant} credential {name}")
             }
@@ -53,6 +61,11 @@ pub enum Event {
     TenantMove,
     TenantRemove,
     CeilingChange,
+    ApprovalRequest,
+    ApprovalGrant,
+    ApprovalDeny,
+    ApprovalWithdraw,
+    ApprovalExpire,
     CredentialAdd,
     CredentialRotate,
     CredentialChange,
@@ -88,6 +101,11 @@ impl Event {
             Event::TenantMove => "tenant-move",
             Event::TenantRemove => "tenant-remove",
             Event::CeilingChange => "ceiling-change",
+            Event::ApprovalRequest => "approval-request",
+            Event::ApprovalGrant => "approval-grant",
+            Event::ApprovalDeny => "approval-deny",
+            Event::ApprovalWithdraw => "approval-withdraw",
+            Event::ApprovalExpire => "approval-expire",
             Event::CredentialAdd => "credential-add",
             Event::CredentialRotate => "credential-rotate",
             Event::CredentialChange => "credential-change",

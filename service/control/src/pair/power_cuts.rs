@@ -281,7 +281,12 @@ pub(super) fn change(store: &Store, random: &mut Random) {
         5 => drop(store.detach(Actor::Daemon, &owner(), name, &Selection::default())),
         6 => {
             let grace = Duration::from_secs(3_600 * random.below(2) as u64);
-            drop(store.rotate_credential(Actor::Daemon, "acme", FIRST_CREDENTIAL, grace));
+            drop(store.rotate_credential(
+                Actor::Daemon,
+                &Owner::Tenant("acme".to_owned()),
+                FIRST_CREDENTIAL,
+                grace,
+            ));
         }
         7 => {
             let version = random.below(4) as u32;

@@ -1,6 +1,8 @@
 //! Ceilings: of tenants, and the default one.
 
-use redb::WriteTransaction;
+use std::collections::BTreeMap;
+
+use redb::{ReadableTable, WriteTransaction};
 use serde_json::{Value, json};
 
 use super::{Store, note};
@@ -24,6 +26,24 @@ impl Store {
                 ceiling_values(&ceilings, DEFAULT_CEILING)?,
             );
             Ok(Ceiling::of(&own, &default))
+        })
+    }
+
+    /// The values of one key that were set, by tenant; the default ceiling's has no name.
+    ///
+    /// # Errors
+    /// The file failed.
+    pub fn ceilings_with(&self, key: &str) -> Result<BTreeMap<String, String>, StoreError> {
+        self.read(|read| {
+            let mut found = BTreeMap::new();
+            for row in read.open_table(CEILINGS)?.iter()? {
+                let (of, value) = row?;
+                let (tenant, its) = of.value();
+                if its == key {
+                    found.insert(tenant.to_owned(), value.value().to_owned());
+                }
+            }
+            Ok(found)
         })
     }
 

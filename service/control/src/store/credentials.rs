@@ -1,4 +1,4 @@
-//! Tenants' credentials and their tokens.
+//! Credentials of tenants and of operators, and their tokens.
 //!
 //! A token ends when its credential ends, is revoked or gets another token; then it may have a
 //! grace. The look-up is by digest, so its duration reveals nothing about tokens.
@@ -22,35 +22,38 @@ impl Store {
     /// only this once.
     ///
     /// # Errors
-    /// There is no such tenant, the name is invalid or taken, the tenant has too many credentials,
-    /// or the lifetime is out of range.
+    /// There is no such tenant, the role isn't one of this owner's, the name is invalid or taken,
+    /// the owner has too many credentials, or the lifetime is out of range.
     pub fn add_credential(
         &self,
         actor: Actor,
-        tenant: &str,
+        owner: &Owner,
         name: &str,
         role: Role,
         lifetime: Option<Duration>,
     ) -> Result<Token, StoreError> {
         check_name("credential", name)?;
+        check_role(owner, role)?;
         let end = lifetime.map_or(Ok(NEVER), end_of)?;
         let token = Token::random()?;
         self.change(|change| {
-            require_owner(change, &Owner::Tenant(tenant.to_owned()))?;
+            require_owner(change, owner)?;
             let credentials = change.open_table(CREDENTIALS)?;
-            if credentials.get((tenant, name))?.is_some() {
+            if credentials.get((owner.key(), name))?.is_some() {
                 return Err(StoreError::CredentialExists {
-                    tenant: tenant.to_owned(),
+                    owner: owner.clone(),
                     credential: name.to_owned(),
                 });
             }
-            if names_of(&credentials, tenant)?.len() >= limits::MAX_CREDENTIALS {
-                return Err(full("credentials of this tenant", limits::MAX_CREDENTIALS));
+            if names_of(&credentials, owner)?.len() >= limits::MAX_CREDENTIALS {
+                return Err(full("credentials of this owner", limits::MAX_CREDENTIALS));
             }
             drop(credentials);
-            put_credential(change, (tenant, name, role), token.digest(), end, None)?;
+            put_credential(change, (owner, name, role), token.digest(), end, None)?;
             let expires = time_of(end).map(rfc3339);
-            let details = json!({"tenant": tenant, "credential": name, "role": role.name(), "expires": expires});
+            let mut details = details_of(owner, name);
+            details["role"] = role.name().into();
+            details["expires"] = expires.into();
             Ok(((), note(actor, Event::CredentialAdd, details)))
         })?;
         Ok(token)
@@ -64,24 +67,25 @@ impl Store {
     pub fn rotate_credential(
         &self,
         actor: Actor,
-        tenant: &str,
+        owner: &Owner,
         name: &str,
         grace: Duration,
     ) -> Result<Token, StoreError> {
         check_grace(grace)?;
         let token = Token::random()?;
         self.change(|change| {
-            require_owner(change, &Owner::Tenant(tenant.to_owned()))?;
-            let (former, role, end) = forget(change, tenant, name)?;
+            require_owner(change, owner)?;
+            let (former, role, end) = forget(change, owner, name)?;
             let grace_ms = grace.as_millis() as u64;
             let former = (grace_ms > 0).then_some(former);
-            put_credential(change, (tenant, name, role), token.digest(), end, former)?;
+            put_credential(change, (owner, name, role), token.digest(), end, former)?;
             if let Some(former) = former {
                 let until = unix_ms().saturating_add(grace_ms).min(end);
                 let mut tokens = change.open_table(TOKENS)?;
-                tokens.insert(former, (tenant, name, until))?;
+                tokens.insert(former, (owner.key(), name, until))?;
             }
-            let details = json!({"tenant": tenant, "credential": name, "grace_ms": grace_ms});
+            let mut details = details_of(owner, name);
+            details["grace_ms"] = grace_ms.into();
             Ok(((), note(actor, Event::CredentialRotate, details)))
         })?;
         Ok(token)
@@ -94,27 +98,26 @@ impl Store {
     pub fn revoke_credential(
         &self,
         actor: Actor,
-        tenant: &str,
+        owner: &Owner,
         name: &str,
     ) -> Result<(), StoreError> {
         self.change(|change| {
-            let details = revoke(change, tenant, name)?;
+            let details = revoke(change, owner, name)?;
             Ok(((), note(actor, Event::CredentialRevoke, details)))
         })
     }
 
-    /// A tenant's credentials, by name, also expired ones.
+    /// An owner's credentials, by name, also expired ones.
     ///
     /// # Errors
     /// There is no such tenant, or the file failed.
-    pub fn credentials(&self, tenant: &str) -> Result<Vec<Credential>, StoreError> {
+    pub fn credentials(&self, owner: &Owner) -> Result<Vec<Credential>, StoreError> {
         self.read(|read| {
-            let owner = Owner::Tenant(tenant.to_owned());
-            require_owner_in(&read.open_table(TENANTS)?, &owner)?;
+            require_owner_in(&read.open_table(TENANTS)?, owner)?;
             let (credentials, tokens) = (read.open_table(CREDENTIALS)?, read.open_table(TOKENS)?);
-            let names = names_of(&credentials, tenant)?.into_iter();
+            let names = names_of(&credentials, owner)?.into_iter();
             let found = names.map(|name| {
-                let (_, role, end, former) = row_of(&credentials, tenant, &name)?;
+                let (_, role, end, former) = row_of(&credentials, owner, &name)?;
                 let former = former
                     .map(|digest| tokens.get(digest))
                     .transpose()?
@@ -148,15 +151,37 @@ impl Store {
             let tokens = read.open_table(TOKENS)?;
             let row = tokens.get(token.0)?;
             let row = row.as_ref().map(|row| row.value());
-            let Some((tenant, name, _)) = row.filter(|(_, _, end)| unix_ms() < *end) else {
+            let Some((key, name, _)) = row.filter(|(_, _, end)| unix_ms() < *end) else {
                 return Ok(None);
             };
-            let (_, role, ..) = row_of(&read.open_table(CREDENTIALS)?, tenant, name)?;
+            let owner = Owner::from_key(key);
+            let (_, role, ..) = row_of(&read.open_table(CREDENTIALS)?, &owner, name)?;
             Ok(Some(Identity {
-                tenant: tenant.to_owned(),
+                owner,
                 credential: name.to_owned(),
                 role: Role::from_code(role),
             }))
+        })
+    }
+
+    /// Who acts with a credential, and its current token; `None` if the credential has expired.
+    ///
+    /// # Errors
+    /// There is no such tenant or credential, or the file failed.
+    pub fn bearer_of(
+        &self,
+        owner: &Owner,
+        name: &str,
+    ) -> Result<Option<(Identity, TokenDigest)>, StoreError> {
+        self.read(|read| {
+            require_owner_in(&read.open_table(TENANTS)?, owner)?;
+            let (token, role, end, _) = row_of(&read.open_table(CREDENTIALS)?, owner, name)?;
+            let identity = Identity {
+                owner: owner.clone(),
+                credential: name.to_owned(),
+                role: Role::from_code(role),
+            };
+            Ok((unix_ms() < end).then_some((identity, TokenDigest(token))))
         })
     }
 
@@ -164,11 +189,10 @@ impl Store {
     ///
     /// # Errors
     /// There is no such tenant or credential, or the file failed.
-    pub fn tokens_of(&self, tenant: &str, name: &str) -> Result<Vec<TokenDigest>, StoreError> {
+    pub fn tokens_of(&self, owner: &Owner, name: &str) -> Result<Vec<TokenDigest>, StoreError> {
         self.read(|read| {
-            let owner = Owner::Tenant(tenant.to_owned());
-            require_owner_in(&read.open_table(TENANTS)?, &owner)?;
-            let (current, _, _, former) = row_of(&read.open_table(CREDENTIALS)?, tenant, name)?;
+            require_owner_in(&read.open_table(TENANTS)?, owner)?;
+            let (current, _, _, former) = row_of(&read.open_table(CREDENTIALS)?, owner, name)?;
             let tokens = std::iter::once(current).chain(former);
             Ok(tokens.map(TokenDigest).collect())
         })
@@ -195,7 +219,7 @@ impl Store {
 /// Adds a credential, or gives it this token. `former` is the token before, if it has a grace.
 pub(super) fn put_credential(
     change: &WriteTransaction,
-    (tenant, name, role): (&str, &str, Role),
+    (owner, name, role): (&Owner, &str, Role),
     token: TokenDigest,
     end: u64,
     former: Option<Digest>,
@@ -204,21 +228,21 @@ pub(super) fn put_credential(
     let row = (digest, role.code(), end, former);
     change
         .open_table(CREDENTIALS)?
-        .insert((tenant, name), row)?;
+        .insert((owner.key(), name), row)?;
     let mut tokens = change.open_table(TOKENS)?;
-    tokens.insert(digest, (tenant, name, end))?;
+    tokens.insert(digest, (owner.key(), name, end))?;
     Ok(())
 }
 
 /// Revokes a credential. Returns the details of the record.
 pub(super) fn revoke(
     change: &WriteTransaction,
-    tenant: &str,
+    owner: &Owner,
     name: &str,
 ) -> Result<Value, StoreError> {
-    require_owner(change, &Owner::Tenant(tenant.to_owned()))?;
-    forget(change, tenant, name)?;
-    Ok(json!({"tenant": tenant, "credential": name}))
+    require_owner(change, owner)?;
+    forget(change, owner, name)?;
+    Ok(details_of(owner, name))
 }
 
 /// A credential as documents describe it.
@@ -241,17 +265,19 @@ pub(super) fn set_credential(
     wanted: &WantedCredential,
 ) -> Result<(Event, Value), StoreError> {
     check_name("credential", name)?;
-    require_owner(change, &Owner::Tenant(tenant.to_owned()))?;
+    let owner = &Owner::Tenant(tenant.to_owned());
+    check_role(owner, wanted.role)?;
+    require_owner(change, owner)?;
     let end = wanted.expires.map_or(Ok(NEVER), stored_end)?;
     let known = {
         let credentials = change.open_table(CREDENTIALS)?;
         let row = credentials.get((tenant, name))?.map(|row| row.value());
-        if row.is_none() && names_of(&credentials, tenant)?.len() >= limits::MAX_CREDENTIALS {
-            return Err(full("credentials of this tenant", limits::MAX_CREDENTIALS));
+        if row.is_none() && names_of(&credentials, owner)?.len() >= limits::MAX_CREDENTIALS {
+            return Err(full("credentials of this owner", limits::MAX_CREDENTIALS));
         }
         row
     };
-    let known = known.map(|_| forget(change, tenant, name)).transpose()?;
+    let known = known.map(|_| forget(change, owner, name)).transpose()?;
     let before = known.as_ref().map(|known| known.0);
     let token = wanted.token.or(before.map(TokenDigest));
     let token = token.ok_or_else(|| StoreError::NoToken {
@@ -264,7 +290,7 @@ pub(super) fn set_credential(
             credential: name.to_owned(),
         });
     }
-    put_credential(change, (tenant, name, wanted.role), token, end, None)?;
+    put_credential(change, (owner, name, wanted.role), token, end, None)?;
     let event = match before {
         None => Event::CredentialAdd,
         Some(before) if before != token.0 => Event::CredentialRotate,
@@ -293,14 +319,33 @@ fn stored_end(end: SystemTime) -> Result<u64, StoreError> {
     }
 }
 
-/// Ends all credentials of a tenant.
+/// Operators' credentials have a role that no tenant's has.
+fn check_role(owner: &Owner, role: Role) -> Result<(), StoreError> {
+    match (role == Role::Operator) == (*owner == Owner::Provider) {
+        true => Ok(()),
+        false => Err(StoreError::RoleOf {
+            owner: owner.clone(),
+            role: role.name(),
+        }),
+    }
+}
+
+/// What an audit record says of a credential. An operators' one has no tenant.
+fn details_of(owner: &Owner, name: &str) -> Value {
+    match owner {
+        Owner::Provider => json!({"credential": name}),
+        Owner::Tenant(tenant) => json!({"tenant": tenant, "credential": name}),
+    }
+}
+
+/// Ends all credentials of an owner.
 pub(super) fn forget_credentials(
     change: &WriteTransaction,
-    tenant: &str,
+    owner: &Owner,
 ) -> Result<(), StoreError> {
-    let names = names_of(&change.open_table(CREDENTIALS)?, tenant)?;
+    let names = names_of(&change.open_table(CREDENTIALS)?, owner)?;
     for name in names {
-        forget(change, tenant, &name)?;
+        forget(change, owner, &name)?;
     }
     Ok(())
 }
@@ -308,12 +353,12 @@ pub(super) fn forget_credentials(
 /// Ends a credential with all its tokens. Returns its current token, its role and its end.
 fn forget(
     change: &WriteTransaction,
-    tenant: &str,
+    owner: &Owner,
     name: &str,
 ) -> Result<(Digest, Role, u64), StoreError> {
     let mut credentials = change.open_table(CREDENTIALS)?;
-    let (digest, role, end, former) = row_of(&credentials, tenant, name)?;
-    credentials.remove((tenant, name))?;
+    let (digest, role, end, former) = row_of(&credentials, owner, name)?;
+    credentials.remove((owner.key(), name))?;
     let mut tokens = change.open_table(TOKENS)?;
     tokens.remove(digest)?;
     if let Some(former) = former {
@@ -324,21 +369,21 @@ fn forget(
 
 fn names_of(
     credentials: &impl ReadableTable<CredentialKey, CredentialRow>,
-    tenant: &str,
+    owner: &Owner,
 ) -> Result<Vec<String>, StoreError> {
-    let after = successor(tenant);
-    let rows = credentials.range((tenant, "")..(after.as_str(), ""))?;
+    let after = successor(owner.key());
+    let rows = credentials.range((owner.key(), "")..(after.as_str(), ""))?;
     rows.map(|row| Ok(row?.0.value().1.to_owned())).collect()
 }
 
 fn row_of(
     credentials: &impl ReadableTable<CredentialKey, CredentialRow>,
-    tenant: &str,
+    owner: &Owner,
     name: &str,
 ) -> Result<CredentialRow, StoreError> {
-    let row = credentials.get((tenant, name))?.map(|row| row.value());
+    let row = credentials.get((owner.key(), name))?.map(|row| row.value());
     row.ok_or_else(|| StoreError::NoCredential {
-        tenant: tenant.to_owned(),
+        owner: owner.clone(),
         credential: name.to_owned(),
     })
 }
@@ -383,14 +428,14 @@ impl Store {
         let ended = self.change(|change| {
             let mut tokens = change.open_table(TOKENS)?;
             let row = tokens.get(token.0)?.map(|row| {
-                let (tenant, name, _) = row.value();
-                (tenant.to_owned(), name.to_owned())
+                let (key, name, _) = row.value();
+                (Owner::from_key(key), name.to_owned())
             });
-            let (tenant, name) = row.expect("the token exists");
-            tokens.insert(token.0, (&*tenant, &*name, 1))?;
+            let (owner, name) = row.expect("the token exists");
+            tokens.insert(token.0, (owner.key(), &*name, 1))?;
             let mut credentials = change.open_table(CREDENTIALS)?;
-            let (digest, role, _, former) = row_of(&credentials, &tenant, &name)?;
-            credentials.insert((&*tenant, &*name), (digest, role, 1, former))?;
+            let (digest, role, _, former) = row_of(&credentials, &owner, &name)?;
+            credentials.insert((owner.key(), &*name), (digest, role, 1, former))?;
             Ok(((), note(Actor::Daemon, Event::CredentialRevoke, json!({}))))
         });
         ended.expect("the store can be changed");

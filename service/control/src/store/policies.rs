@@ -9,7 +9,7 @@ use crate::check::{check_module, module_lost, sha256};
 use crate::error::{StoreError, full, no_policy};
 use crate::limits;
 use crate::model::{
-    Attachment, PolicyBytes, PolicyInfo, Selection, check_name, check_size, check_target, hex,
+    Attachment, PolicyBytes, PolicyInfo, Selection, check_attachment, check_name, check_size, hex,
 };
 use crate::policy::{Owner, PolicyVersion};
 use crate::rows::{
@@ -283,9 +283,7 @@ pub(super) fn put_checked(
     change: &WriteTransaction,
     attachment: &Attachment,
 ) -> Result<(), StoreError> {
-    check_target(&attachment.target)?;
-    check_name("policy", &attachment.policy)?;
-    attachment.options.check()?;
+    check_attachment(attachment)?;
     put(change, attachment)
 }
 

@@ -116,6 +116,10 @@ impl Snapshot {
         for row in credentials {
             let (key, row) = row?;
             let ((tenant, name), (token, role, end, _)) = (key.value(), row.value());
+            if Owner::from_key(tenant) == Owner::Provider {
+                // Operators' credentials belong to a daemon, not to what it is to be.
+                continue;
+            }
             let credential = StoredCredential {
                 role: Role::from_code(role),
                 token: TokenDigest(token),

@@ -6,6 +6,7 @@ use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 use serde_json::{Value, json};
 
 use super::applied::forget_applied;
+use super::approvals::forget_approvals;
 use super::ceilings::forget_ceiling;
 use super::credentials::{forget_credentials, put_credential};
 use super::{Store, note};
@@ -28,8 +29,9 @@ impl Store {
         let token = Token::random()?;
         self.change(|change| {
             let details = add(change, tenant)?;
-            let owner = (tenant, FIRST_CREDENTIAL, Role::Owner);
-            put_credential(change, owner, token.digest(), NEVER, None)?;
+            let owner = Owner::Tenant(tenant.to_owned());
+            let first = (&owner, FIRST_CREDENTIAL, Role::Owner);
+            put_credential(change, first, token.digest(), NEVER, None)?;
             Ok(((), note(actor, Event::TenantAdd, details)))
         })?;
         Ok(token)
@@ -146,8 +148,9 @@ pub(super) fn remove(
     if change.open_table(TENANTS)?.remove(tenant)?.is_none() {
         return Err(no_tenant(tenant));
     }
-    forget_credentials(change, tenant)?;
+    forget_credentials(change, &Owner::Tenant(tenant.to_owned()))?;
     forget_ceiling(change, tenant)?;
+    forget_approvals(change, tenant)?;
     forget_applied(change, tenant)?;
     change.open_table(PLACEMENTS)?.remove(tenant)?;
     let mut slots = change.open_table(SLOTS)?;

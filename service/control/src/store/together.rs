@@ -175,9 +175,10 @@ fn make(
             name,
             wanted,
         } => set_credential(change, tenant, name, wanted)?,
-        Change::RevokeCredential { tenant, name } => {
-            (Event::CredentialRevoke, revoke(change, tenant, name)?)
-        }
+        Change::RevokeCredential { tenant, name } => (
+            Event::CredentialRevoke,
+            revoke(change, &Owner::Tenant(tenant.clone()), name)?,
+        ),
         Change::Push {
             owner,
             policy,

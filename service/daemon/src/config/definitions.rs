@@ -15,9 +15,9 @@ use tollgate_telemetry::sampling::MILLION;
 use super::error::ConfigError;
 use super::{Config, SOCKET_MODES, Scheduling, Waiting};
 use crate::limits::{
-    COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_CORE, MAX_KEPT_SPANS,
-    MAX_RUNTIMES, MAX_SPIN, MAX_TENANT_ENDPOINTS, RDMA_RING_KIB, WAIT_TARGET_US, WINDOW_BYTES,
-    WINDOW_CALLS,
+    COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_ADMIN_CERTIFICATES, MAX_COMPILE_WORKERS,
+    MAX_CORE, MAX_KEPT_SPANS, MAX_RUNTIMES, MAX_SPIN, MAX_TENANT_ENDPOINTS, RDMA_RING_KIB,
+    WAIT_TARGET_US, WINDOW_BYTES, WINDOW_CALLS,
 };
 
 const _: () = assert!(
@@ -617,10 +617,53 @@ pub const DEFINITIONS: &[Definition] = &[
         write: None,
     },
     at_start!(
+        "admin.listen",
+        admin.listen,
+        Takes::Text("IP:PORT"),
+        "TCP address of the administrative API, for operators and tenants on other hosts; port 0 picks a free port. Beyond loopback it needs admin.certificate. Without it the API is on the host only."
+    ),
+    at_start!(
+        "admin.certificate",
+        admin.certificate,
+        Takes::Text("a path"),
+        "File with the API's certificate and those up to its authority, in PEM. The daemon speaks TLS 1.3, and reads the file again when it changes."
+    ),
+    at_start!(
+        "admin.key",
+        admin.key,
+        Takes::Text("a path"),
+        "File with the key of that certificate, in PEM, readable by its owner only. Read again when it changes."
+    ),
+    at_start!(
+        "admin.client_ca",
+        admin.client_ca,
+        Takes::Text("a path"),
+        "File with the authorities of clients' certificates, in PEM. Read again when it changes. Without it, clients have tokens only."
+    ),
+    Definition {
+        key: "admin.certificates",
+        what: "Clients' certificates that stand for credentials, in tables [[admin.certificates]]: name is a URI or a DNS name in the certificate, with * at its end for any characters, tenant and credential are what it stands for; without tenant it is an operators' credential. The first that fits counts.",
+        takes: Takes::Number {
+            least: 0,
+            most: MAX_ADMIN_CERTIFICATES as u64,
+            unit: "tables",
+            zero: None,
+        },
+        at_run_time: None,
+        read: |config| json!(config.admin.certificates.len()),
+        write: None,
+    },
+    at_start!(
         "console.listen",
         console.listen,
         Takes::Text("IP:PORT"),
-        "Address of the web console, which listens only while access given by tollgate console is valid; port 0 picks a free port. HTTP is unencrypted: on an address other than loopback, the network in between can read what the console shows, and the credentials for its actions."
+        "Address of the web console, which listens only while access given by tollgate console is valid, unless console.always is set; port 0 picks a free port. HTTP is unencrypted: on an address other than loopback, the network in between can read what the console shows, and the credentials for its actions. There, the console takes no tokens."
+    ),
+    at_start!(
+        "console.always",
+        console.always,
+        Takes::Flag,
+        "Whether the web console listens from the daemon's start, so that tenants can sign in with their tokens."
     ),
 ];
 
@@ -739,7 +782,8 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        CompileConfig, ConsoleConfig, Links, PeerConfig, Policies, RdmaConfig, TelemetryConfig,
+        AdminConfig, CompileConfig, ConsoleConfig, Links, PeerConfig, Policies, RdmaConfig,
+        TelemetryConfig,
     };
 
     /// Takes the names of a struct's fields from its deserialization.
@@ -789,6 +833,7 @@ mod tests {
             "compile",
             "telemetry",
             "console",
+            "admin",
         ];
         let mut keys = fields::<Config>("");
         keys.retain(|key| !sections.contains(&key.as_str()));
@@ -799,6 +844,7 @@ mod tests {
         keys.extend(fields::<CompileConfig>("compile."));
         keys.extend(fields::<TelemetryConfig>("telemetry."));
         keys.extend(fields::<ConsoleConfig>("console."));
+        keys.extend(fields::<AdminConfig>("admin."));
         keys.sort();
         let mut defined: Vec<_> = DEFINITIONS.iter().map(|setting| setting.key).collect();
         defined.sort_unstable();

@@ -52,6 +52,7 @@ impl Config {
             setting.check(self)?;
         }
         self.check_peers()?;
+        self.admin.check()?;
         self.telemetry.check()
     }
 

@@ -55,21 +55,15 @@ impl Changes {
     /// # Errors
     /// UNAUTHENTICATED: it has.
     pub(super) fn require_actor(&self, actor: &Actor) -> Result<(), Status> {
-        let Actor::Credential {
-            tenant,
-            name,
-            token,
-        } = actor
-        else {
-            return Ok(());
+        let token = match actor {
+            Actor::Credential { token, .. } | Actor::Operator { token, .. } => token,
+            Actor::Admin { .. } | Actor::Daemon => return Ok(()),
         };
         let found = self.store.identity_of(token);
         if found.map_err(|error| store_failed(&error))?.is_some() {
             return Ok(());
         }
-        let text = format!(
-            "the token of credential {name} of tenant {tenant} ended before the request began"
-        );
+        let text = format!("the token of {actor} ended before the request began");
         Err(Status::new(Code::UNAUTHENTICATED, text))
     }
 

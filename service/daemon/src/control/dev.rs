@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollgate_control::audit::Actor;
-use tollgate_control::{FIRST_CREDENTIAL, Role, Store};
+use tollgate_control::{FIRST_CREDENTIAL, Owner, Role, Store};
 
 use crate::control::error::{DaemonError, store};
 use crate::limits::MAX_DEV_TOKEN_BYTES;
@@ -28,23 +28,24 @@ pub(super) fn add_tenant(tenants: &Store, file: &Path) -> Result<(), DaemonError
         path: file.to_owned(),
         error,
     };
+    let owner = Owner::Tenant(TENANT.to_owned());
     let written = read(file).map_err(failed)?;
     let found = tenants.authenticate(written.trim());
     if found
         .map_err(store("read"))?
-        .is_some_and(|found| found.tenant == TENANT)
+        .is_some_and(|found| found.owner == owner)
     {
         return Ok(());
     }
-    let known = tenants.credentials(TENANT);
+    let known = tenants.credentials(&owner);
     let token = match known.as_deref() {
         Err(_no_tenant) => tenants.add_tenant(Actor::Daemon, TENANT),
         Ok(known) if known.iter().any(|known| known.name == FIRST_CREDENTIAL) => {
-            tenants.rotate_credential(Actor::Daemon, TENANT, FIRST_CREDENTIAL, Duration::ZERO)
+            tenants.rotate_credential(Actor::Daemon, &owner, FIRST_CREDENTIAL, Duration::ZERO)
         }
         Ok(_) => {
             let name = FIRST_CREDENTIAL;
-            tenants.add_credential(Actor::Daemon, TENANT, name, Role::Owner, None)
+            tenants.add_credential(Actor::Daemon, &owner, name, Role::Owner, None)
         }
     };
     let token = token.map_err(store("written"))?;
@@ -82,6 +83,7 @@ mod tests {
 
     #[test]
     fn a_token_that_is_valid_stays_and_another_is_replaced() {
+        let its = Owner::Tenant(TENANT.to_owned());
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("token");
         let tenants = Store::in_memory().unwrap();
@@ -89,7 +91,7 @@ mod tests {
             add_tenant(&tenants, &file).unwrap();
             let token = std::fs::read_to_string(&file).unwrap();
             let owner = tenants.authenticate(token.trim()).unwrap();
-            assert_eq!(owner.unwrap().tenant, TENANT);
+            assert_eq!(owner.unwrap().owner, its);
             token
         };
         let first = token();
@@ -103,7 +105,7 @@ mod tests {
         assert_ne!(token(), second);
         assert_eq!(tenants.authenticate(second.trim()).unwrap(), None);
         let actor = Actor::Daemon;
-        let revoked = tenants.revoke_credential(actor, TENANT, FIRST_CREDENTIAL);
+        let revoked = tenants.revoke_credential(actor, &its, FIRST_CREDENTIAL);
         revoked.unwrap();
         token();
     }

@@ -84,6 +84,14 @@ pub enum DaemonError {
         #[source]
         error: io::Error,
     },
+    #[error("can't listen for administration on {address}: {error}")]
+    AdminListen {
+        address: SocketAddr,
+        #[source]
+        error: io::Error,
+    },
+    #[error("the administrative API can't be served over TLS: {0}")]
+    AdminTls(String),
     #[error(transparent)]
     TakeOver(#[from] TakeOverError),
 }

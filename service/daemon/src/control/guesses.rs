@@ -1,12 +1,15 @@
-//! The pace of wrong tokens, per user.
+//! The pace of wrong tokens, per user of this host or network.
 //!
-//! A user may send [`GUESSES_AT_ONCE`] wrong tokens at once, and one more per [`GUESS_PAUSE`]; then
-//! answers are slow. With the limit of connections, that bounds the rate of guesses. A burst begins
-//! when answers get slow, and ends when the user has its allowance back. The time is an argument.
+//! From one origin, [`GUESSES_AT_ONCE`] wrong tokens may come at once, and one more per
+//! [`GUESS_PAUSE`]; then answers are slow. With the limit of connections, that bounds the rate of
+//! guesses. A burst begins when answers get slow, and ends when the origin has its allowance back.
+//! The time is an argument.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Instant;
+
+use tollgate_admin::server::Origin;
 
 use crate::limits::{GUESS_PAUSE, GUESSES_AT_ONCE, MAX_GUESSERS};
 
@@ -22,13 +25,13 @@ pub(super) enum Pace {
     },
 }
 
-/// Users that have sent wrong tokens recently.
+/// Origins of wrong tokens that came recently.
 #[derive(Default)]
 pub(super) struct Guesses {
-    users: RefCell<HashMap<u32, User>>,
+    origins: RefCell<HashMap<Origin, Guesser>>,
 }
 
-struct User {
+struct Guesser {
     /// When the allowance is complete again (the theoretical arrival time of the generic cell rate
     /// algorithm).
     complete: Instant,
@@ -36,30 +39,30 @@ struct User {
 }
 
 impl Guesses {
-    /// Notes a wrong token of a user.
-    pub(super) fn wrong(&self, now: Instant, user: u32) -> Pace {
-        let mut users = self.users.borrow_mut();
-        if !users.contains_key(&user) && users.len() >= MAX_GUESSERS {
-            users.retain(|_, user| now < user.complete);
-            if users.len() >= MAX_GUESSERS {
+    /// Notes a wrong token.
+    pub(super) fn wrong(&self, now: Instant, origin: Origin) -> Pace {
+        let mut origins = self.origins.borrow_mut();
+        if !origins.contains_key(&origin) && origins.len() >= MAX_GUESSERS {
+            origins.retain(|_, its| now < its.complete);
+            if origins.len() >= MAX_GUESSERS {
                 return Pace::Slow { is_first: false };
             }
         }
-        let user = users.entry(user).or_insert(User {
+        let its = origins.entry(origin).or_insert(Guesser {
             complete: now,
             is_in_burst: false,
         });
-        if user.complete <= now {
-            user.complete = now;
-            user.is_in_burst = false;
+        if its.complete <= now {
+            its.complete = now;
+            its.is_in_burst = false;
         }
-        let complete = user.complete + GUESS_PAUSE;
+        let complete = its.complete + GUESS_PAUSE;
         if complete <= now + GUESS_PAUSE * GUESSES_AT_ONCE {
-            user.complete = complete;
+            its.complete = complete;
             return Pace::Free;
         }
-        let is_first = !user.is_in_burst;
-        user.is_in_burst = true;
+        let is_first = !its.is_in_burst;
+        its.is_in_burst = true;
         Pace::Slow { is_first }
     }
 }
@@ -68,36 +71,41 @@ impl Guesses {
 mod tests {
     use super::*;
 
+    const SEVEN: Origin = Origin::User(7);
     const SLOW: Pace = Pace::Slow { is_first: false };
 
     #[test]
     fn a_user_has_some_wrong_tokens_and_then_one_per_pause() {
         let (guesses, start) = (Guesses::default(), Instant::now());
         for _ in 0..GUESSES_AT_ONCE {
-            assert_eq!(guesses.wrong(start, 7), Pace::Free);
+            assert_eq!(guesses.wrong(start, SEVEN), Pace::Free);
         }
-        assert_eq!(guesses.wrong(start, 7), Pace::Slow { is_first: true });
+        assert_eq!(guesses.wrong(start, SEVEN), Pace::Slow { is_first: true });
         for _ in 0..100 {
-            assert_eq!(guesses.wrong(start, 7), SLOW);
+            assert_eq!(guesses.wrong(start, SEVEN), SLOW);
         }
-        assert_eq!(guesses.wrong(start, 8), Pace::Free, "another user");
+        assert_eq!(
+            guesses.wrong(start, Origin::User(8)),
+            Pace::Free,
+            "another user"
+        );
         let later = start + GUESS_PAUSE;
-        assert_eq!(guesses.wrong(later, 7), Pace::Free);
-        assert_eq!(guesses.wrong(later, 7), SLOW, "the same burst");
+        assert_eq!(guesses.wrong(later, SEVEN), Pace::Free);
+        assert_eq!(guesses.wrong(later, SEVEN), SLOW, "the same burst");
         let rested = later + GUESS_PAUSE * GUESSES_AT_ONCE;
         for _ in 0..GUESSES_AT_ONCE {
-            assert_eq!(guesses.wrong(rested, 7), Pace::Free);
+            assert_eq!(guesses.wrong(rested, SEVEN), Pace::Free);
         }
-        assert_eq!(guesses.wrong(rested, 7), Pace::Slow { is_first: true });
+        assert_eq!(guesses.wrong(rested, SEVEN), Pace::Slow { is_first: true });
     }
 
     #[test]
     fn so_many_users_are_remembered_and_more_are_slow() {
         let (guesses, start) = (Guesses::default(), Instant::now());
         for user in 0..MAX_GUESSERS as u32 {
-            assert_eq!(guesses.wrong(start, user), Pace::Free);
+            assert_eq!(guesses.wrong(start, Origin::User(user)), Pace::Free);
         }
-        let another = MAX_GUESSERS as u32;
+        let another = Origin::User(MAX_GUESSERS as u32);
         assert_eq!(guesses.wrong(start, another), SLOW);
         let later = start + GUESS_PAUSE;
         assert_eq!(guesses.wrong(later, another), Pace::Free);

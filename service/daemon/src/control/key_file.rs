@@ -1,6 +1,6 @@
-//! The key file that the daemons of a fleet share.
+//! Files with keys: the one that the daemons of a fleet share, and those of certificates.
 //!
-//! Invariant: only this daemon's user and root can read, change or replace it.
+//! Invariant: only this daemon's user and root can read, change or replace them.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::Read;
@@ -23,20 +23,32 @@ pub(super) fn read(path: &Path) -> Result<PresharedKey, DaemonError> {
         path: path.to_owned(),
         why,
     };
-    let mut file = open(path).map_err(|error| match is_no_path(&error) {
-        true => DaemonError::KeyPath(error),
-        false => failed(error.into()),
-    })?;
-    let mut secret = Vec::new();
-    let its = file.metadata().map_err(|error| failed(error.into()))?;
-    if let Some(why) = refusal(path, &its) {
-        return Err(failed(why.into()));
-    }
-    // From a longer file, enough is read to reject it.
     let most = 2 * tollgate_transport::limits::MAX_KEY as u64;
-    let read = file.by_ref().take(most).read_to_end(&mut secret);
-    read.map_err(|error| failed(error.into()))?;
+    let secret = private_bytes(path, most).map_err(|error| match error {
+        PrivateFileError::File(error) if is_no_path(&error) => DaemonError::KeyPath(error),
+        error => failed(error.into()),
+    })?;
     PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(error.into()))
+}
+
+/// Why a file isn't used as a key's.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PrivateFileError {
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// What a private file has. From one with more than `most` bytes, enough is read to reject it.
+pub(super) fn private_bytes(path: &Path, most: u64) -> Result<Vec<u8>, PrivateFileError> {
+    let file = open(path)?;
+    if let Some(why) = refusal(path, &file.metadata()?) {
+        return Err(PrivateFileError::Refused(why));
+    }
+    let mut secret = Vec::new();
+    file.take(most).read_to_end(&mut secret)?;
+    Ok(secret)
 }
 
 /// Doesn't block if the path is a pipe.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tollgate_admin::server::{Listener, Server};
 use tollgate_control::{Store, StoreError, audit};
 use tollgate_policy_host::{Compiler, CompilerConfig, Host, HostConfig, daemon as confinement};
 use tollgate_shm_abi::wait::now_ns;
@@ -14,7 +15,9 @@ use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::control::api;
+use crate::control::api::browsers;
 use crate::control::api::paces::Paces;
+use crate::control::api::remote::Remote;
 use crate::control::api::socket::ApiSocket;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::applications::Applications;
@@ -33,7 +36,7 @@ use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::observe::{repeats, telemetry};
-use crate::control::operators::ending;
+use crate::control::operators::{approvals, ending};
 use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
@@ -132,6 +135,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let compiler = Compiler::new(host, compiler)?;
     let compilation = Compilation::new(compiler, config.compile.workers);
     let trusted = origin::trusted_keys(&config)?;
+    let remote = Remote::take(&config.admin)?;
     let link = link_config(&config)?;
     if link.key.is_none() && !link.unauthenticated_loopback {
         let wanted =
@@ -207,6 +211,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     placing::tell(&control.homes, &control.runtimes)
         .await
         .map_err(DaemonError::Runtime)?;
+    control
+        .tune(&control.config())
+        .await
+        .map_err(DaemonError::Runtime)?;
     control.restore().await?;
     prefetch::configured(&control.config(), &control.apps.schemas).await?;
     each_runtime_answers(&control.runtimes).await?;
@@ -214,6 +222,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(repeats::follow_repeats(Rc::clone(&control)));
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     tokio::task::spawn_local(ending::follow_tokens(Rc::clone(&control)));
+    tokio::task::spawn_local(approvals::follow_approvals(Rc::clone(&control)));
     #[cfg(feature = "rdma")]
     tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(
         control.peers.rdma().clone(),
@@ -230,18 +239,9 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         }
         None => accepting::open(&control),
     }
-    let api = ApiSocket::beside(&control.config().socket_path(), &access);
-    let api = match api.map(|api| (api::start(&control, api.listener), api.file)) {
-        Ok((Ok(server), file)) => Some((server, file)),
-        Ok((Err(error), _)) => {
-            tracing::error!("the administrative API can't be served: {error}");
-            None
-        }
-        Err(why) => {
-            tracing::error!("the administrative API can't be served: {why}");
-            None
-        }
-    };
+    tokio::task::spawn_local(browsers::follow(Rc::clone(&control)));
+    let administered_at = remote.as_ref().map(Remote::address);
+    let (api_server, api_file) = serve_api(&control, &access, remote);
     if control.state_is_in_memory() {
         tracing::warn!(
             "there is no state directory (--state): tenants, policies and attachments are in memory only and are lost when the daemon stops"
@@ -251,11 +251,15 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         .peers
         .listen()
         .map_or_else(|| "none".to_owned(), |at| at.to_string());
-    let ready = format!(
-        "tollgated {} ready socket={} listen={shown}\n",
+    let mut ready = format!(
+        "tollgated {} ready socket={} listen={shown}",
         config.name,
         config.socket_path().display()
     );
+    if let Some(address) = administered_at {
+        ready += &format!(" admin={address}");
+    }
+    ready.push('\n');
     Capacity::of_this_process(&control.config()).log();
     if let Err(error) = crate::output::print(&ready) {
         tracing::warn!(%error, "standard output can't be written");
@@ -268,10 +272,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         supervisor::stops();
     }
     control.modules.stop();
-    let api_file = api.map(|(server, file)| {
-        drop(server);
-        file
-    });
+    drop(api_server);
     for thread in control.runtimes.stop() {
         if thread.join().is_err() {
             return Err(DaemonError::Panicked { what: "a runtime" });
@@ -285,6 +286,31 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,
         _ => Ok(()),
     }
+}
+
+/// Serves the API where it can be served; the log has what fails. Returns the file of its socket,
+/// too.
+fn serve_api(
+    control: &Rc<Control>,
+    access: &Access,
+    remote: Option<Remote>,
+) -> (Option<Server>, Option<SocketFile>) {
+    let failed = |where_to: &str, why: &dyn std::fmt::Display| {
+        tracing::error!("the administrative API can't be served{where_to}: {why}");
+    };
+    let mut listeners = Vec::new();
+    let socket = ApiSocket::beside(&control.config().socket_path(), access);
+    let socket = socket.inspect_err(|why| failed(" on its socket", why)).ok();
+    let file = socket.map(|socket| {
+        listeners.push(Listener::Processes(socket.listener));
+        socket.file
+    });
+    let remote = remote.map(Remote::listen).transpose();
+    let remote = remote.inspect_err(|why| failed(" on the network", why));
+    listeners.extend(remote.ok().flatten());
+    let server = api::start(control, listeners);
+    let server = server.inspect_err(|why| failed("", why)).ok();
+    (server, file)
 }
 
 fn forbid_system_calls() {

@@ -15,7 +15,7 @@
 //! | [`Homes`] | the tenants' runtimes |
 //! | [`Exporters`], [`Taps`], [`Repeated`] | destinations of telemetry, watchers, audit records |
 //! | [`Paces`] | how fast tenants administer |
-//! | [`Console`] | operators' browsers |
+//! | [`Console`] | browsers of operators and tenants |
 //! | [`Replacement`] | the process that takes over |
 //!
 //! A function takes the components that it needs. It takes `Control` if it coordinates several, or
@@ -24,7 +24,6 @@
 use std::rc::Rc;
 
 use tollgate_console::Console;
-use tollgate_control::audit::Actor;
 
 use crate::config::Config;
 use crate::control::api::paces::Paces;
@@ -36,6 +35,7 @@ use crate::control::in_force::InForce;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
+use crate::control::operators::visitor::Visitor;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::live_policies::LivePolicies;
@@ -61,7 +61,7 @@ pub(super) struct Control {
     pub(super) taps: Taps,
     pub(super) repeats: Repeated,
     pub(super) paces: Paces,
-    pub(super) console: Rc<Console<Actor>>,
+    pub(super) console: Rc<Console<Visitor>>,
     pub(super) replacement: Replacement,
 }
 

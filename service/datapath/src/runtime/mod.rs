@@ -35,6 +35,7 @@ mod thread;
 mod turn;
 mod wake;
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -183,7 +184,7 @@ impl Runtime {
     /// One of several runtimes that a test runs.
     #[cfg(test)]
     pub(crate) fn idle_at(index: usize) -> (Runtime, Handle) {
-        use std::sync::{Arc, mpsc};
+        use std::sync::mpsc;
 
         use tollgate_telemetry::sampling::Sampler;
         use tollgate_transport::LinkConfig;
@@ -207,6 +208,7 @@ impl Runtime {
                 },
                 room: PeerRoom::of_each(1, None),
                 cpu_share_percent: 100,
+                cpu_shares: Default::default(),
                 telemetry: Watch {
                     durations: true,
                     traces: false,
@@ -229,8 +231,11 @@ impl Runtime {
     fn tune(&mut self, tuning: Tuning, cpu: CpuLimit, of: &[AttachmentId]) {
         self.scheduler.set_scheduling(tuning.scheduling);
         self.engine.set_wait_target(tuning.wait_target_ns());
-        self.policies
-            .set_cpu_share(tuning.cpu_share_percent, self.now_ns);
+        self.policies.set_cpu_shares(
+            tuning.cpu_share_percent,
+            Arc::clone(&tuning.cpu_shares),
+            self.now_ns,
+        );
         self.thread.tune(&self.options.tuning, &tuning);
         self.options.tuning = tuning;
         let most = self.options.tuning.telemetry.kept_spans;

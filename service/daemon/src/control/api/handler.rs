@@ -20,8 +20,12 @@ use crate::control::api::objects;
 use crate::control::api::words::{
     blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
 };
+use crate::control::apps::prefetch;
 use crate::control::observe::{metrics_json, watching};
-use crate::control::operators::{admin, ceilings, desired, ending, report, usage};
+use crate::control::operators::{
+    admin, approvals, ceilings, console, desired, ending, report, usage,
+};
+use crate::control::policies::lifecycle::{self, Outcome, Waits};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
@@ -65,6 +69,21 @@ impl Api {
         let at = Some(selection(at)?);
         let body = RequestBody::PolicyStep(messages::PolicyStep { at, step });
         self.report(body, Vec::new()).await
+    }
+}
+
+/// Whose credentials a request is about: without a tenant, it is an operator's, about operators'.
+fn owner(tenant: String) -> Owned {
+    match tenant.is_empty() {
+        true => Owned::Provider,
+        false => Owned::Tenant(tenant),
+    }
+}
+
+fn approval_id(waits: &Waits) -> ApprovalId {
+    ApprovalId {
+        tenant: waits.tenant.clone(),
+        number: waits.number,
     }
 }
 
@@ -165,7 +184,7 @@ impl Handler for Api {
         let store = control.changes.store();
         let token = store.add_credential(
             actor.clone(),
-            &request.tenant,
+            &owner(request.tenant),
             &request.name,
             role,
             lifetime,
@@ -181,7 +200,11 @@ impl Handler for Api {
         &self,
         request: Authorized<ListCredentialsRequest>,
     ) -> Result<ListCredentialsResponse> {
-        let found = self.control.changes.store().credentials(&request.tenant);
+        let found = self
+            .control
+            .changes
+            .store()
+            .credentials(&owner(request.tenant.clone()));
         let found = found.map_err(|error| refused(store_failed(&error)))?;
         Ok(ListCredentialsResponse {
             credentials: found.into_iter().map(credential).collect(),
@@ -195,7 +218,7 @@ impl Handler for Api {
         let request = request.into_request();
         let grace = request.grace.map(|grace| duration("grace", grace));
         let of = ending::Of {
-            tenant: &request.tenant,
+            owner: &owner(request.tenant),
             credential: &request.name,
             keep_sessions: request.keep_sessions,
         };
@@ -212,7 +235,7 @@ impl Handler for Api {
     ) -> Result<RevokeCredentialResponse> {
         let request = request.into_request();
         let of = ending::Of {
-            tenant: &request.tenant,
+            owner: &owner(request.tenant),
             credential: &request.name,
             keep_sessions: request.keep_sessions,
         };
@@ -281,7 +304,7 @@ impl Handler for Api {
             true => ALL.to_owned(),
             false => name,
         };
-        let body = RequestBody::PolicyAttach(messages::PolicyAttach {
+        let body = messages::PolicyAttach {
             policy: format!("{}@{}", request.name, request.version),
             service: or_all(request.service),
             method: request.method,
@@ -292,13 +315,19 @@ impl Handler for Api {
             percent: request.percent,
             options,
             has_schema: !request.schema.is_empty(),
-        });
-        match self.answer(body, schema(&request.schema)?).await?.body {
-            ResponseBody::Done(done) => Ok(AttachPolicyResponse {
-                warnings: done.warnings,
-            }),
-            _ => Err(unexpected()),
-        }
+        };
+        let schema = schema(&request.schema)?;
+        let attached = lifecycle::attach(&self.control, self.actor.clone(), body, schema).await;
+        Ok(match attached.map_err(refused)? {
+            Outcome::Made(warnings) => AttachPolicyResponse {
+                warnings,
+                waits_for: None,
+            },
+            Outcome::Waits(waits) => AttachPolicyResponse {
+                waits_for: Some(approval_id(&waits)),
+                warnings: waits.warnings,
+            },
+        })
     }
 
     async fn detach_policy(
@@ -318,16 +347,27 @@ impl Handler for Api {
         let request = request.into_request();
         let probation = request.probation.map(|time| duration("probation", time));
         let probation = probation.transpose()?;
-        let body = RequestBody::PolicyUpgrade(messages::PolicyUpgrade {
+        let body = messages::PolicyUpgrade {
             version: request.version,
             at: Some(selection(request.at.as_ref())?),
             mode: mode(request.mode)?,
             percent: request.percent,
             probation_ms: probation.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             has_schema: !request.schema.is_empty(),
-        });
-        let report = self.report(body, schema(&request.schema)?).await?;
-        Ok(UpgradePolicyResponse { report })
+        };
+        let schema = schema(&request.schema)?;
+        let upgraded = lifecycle::upgrade(&self.control, self.actor.clone(), body, schema).await;
+        let (report, waits_for) = match upgraded.map_err(refused)? {
+            Outcome::Made((changed, warnings)) => (report::upgraded(&changed, warnings), None),
+            Outcome::Waits(waits) => {
+                let id = approval_id(&waits);
+                (report::upgraded(&[], waits.warnings), Some(id))
+            }
+        };
+        Ok(UpgradePolicyResponse {
+            report: Some(from_json(report)),
+            waits_for,
+        })
     }
 
     async fn promote_policy(
@@ -335,8 +375,19 @@ impl Handler for Api {
         request: Authorized<PromotePolicyRequest>,
     ) -> Result<PromotePolicyResponse> {
         let request = request.into_request();
-        let report = self.step(request.at.as_ref(), STEP_PROMOTE).await?;
-        Ok(PromotePolicyResponse { report })
+        let step = messages::PolicyStep {
+            at: Some(selection(request.at.as_ref())?),
+            step: STEP_PROMOTE,
+        };
+        let promoted = lifecycle::step(&self.control, self.actor.clone(), step).await;
+        let (changed, waits_for) = match promoted.map_err(refused)? {
+            Outcome::Made(changed) => (changed, None),
+            Outcome::Waits(waits) => (Vec::new(), Some(approval_id(&waits))),
+        };
+        Ok(PromotePolicyResponse {
+            report: Some(from_json(report::changed(&changed))),
+            waits_for,
+        })
     }
 
     async fn roll_back_policy(
@@ -479,6 +530,41 @@ impl Handler for Api {
         })
     }
 
+    // ---- approvals ----
+
+    async fn list_approvals(
+        &self,
+        request: Authorized<ListApprovalsRequest>,
+    ) -> Result<ListApprovalsResponse> {
+        approvals::list(self.control.changes.store(), &request.tenant).map_err(refused)
+    }
+
+    async fn show_approval(
+        &self,
+        request: Authorized<ShowApprovalRequest>,
+    ) -> Result<ShowApprovalResponse> {
+        let store = self.control.changes.store();
+        approvals::show(store, &request.tenant, request.number).map_err(refused)
+    }
+
+    async fn decide_approval(
+        &self,
+        request: Authorized<DecideApprovalRequest>,
+    ) -> Result<DecideApprovalResponse> {
+        let decided = approvals::decide(&self.control, self.actor.clone(), &request).await;
+        decided.map_err(refused)?;
+        Ok(DecideApprovalResponse {})
+    }
+
+    async fn withdraw_approval(
+        &self,
+        request: Authorized<WithdrawApprovalRequest>,
+    ) -> Result<WithdrawApprovalResponse> {
+        let withdrawn = approvals::withdraw(&self.control, self.actor.clone(), &request).await;
+        withdrawn.map_err(refused)?;
+        Ok(WithdrawApprovalResponse {})
+    }
+
     // ---- observation ----
 
     async fn get_status(&self, request: Authorized<GetStatusRequest>) -> Result<GetStatusResponse> {
@@ -542,12 +628,22 @@ impl Handler for Api {
     }
 
     async fn show_trace(&self, request: Authorized<ShowTraceRequest>) -> Result<ShowTraceResponse> {
-        let ShowTraceRequest { id, last, tenant } = request.into_request();
+        let ShowTraceRequest {
+            id,
+            last,
+            tenant,
+            denied,
+        } = request.into_request();
         let of = self.require(&tenant)?;
         let (control, view) = (&self.control, watching::view_of(&self.actor));
-        let wanted = messages::TraceShow { id, last };
         let config = control.config();
-        let shown = watching::show(&control.runtimes, &config, of, view, &wanted).await;
+        let shown = match denied {
+            true => watching::denied(&control.runtimes, of, view, last).await,
+            false => {
+                let wanted = messages::TraceShow { id, last };
+                watching::show(&control.runtimes, &config, of, view, &wanted).await
+            }
+        };
         Ok(ShowTraceResponse {
             report: Some(from_json(shown.map_err(refused)?)),
         })
@@ -609,10 +705,19 @@ impl Handler for Api {
         &self,
         request: Authorized<PrefetchSchemaRequest>,
     ) -> Result<PrefetchSchemaResponse> {
-        let request = request.into_request();
-        let body = RequestBody::Prefetch(Empty {});
-        let report = self.report(body, vec![blob(&request.schema)?]).await?;
-        Ok(PrefetchSchemaResponse { report })
+        let PrefetchSchemaRequest { schema, tenant } = request.into_request();
+        let most = tollgate_schema::limits::MAX_DESCRIPTOR_SET;
+        if schema.len() > most {
+            let text = format!("the schema has {} bytes; the limit is {most}", schema.len());
+            return Err(Status::new(Code::INVALID_ARGUMENT, text));
+        }
+        let done = match &*tenant {
+            "" => prefetch::prefetch(&self.control.apps.schemas, schema).await,
+            tenant => prefetch::of_tenant(&self.control, tenant, schema).await,
+        };
+        Ok(PrefetchSchemaResponse {
+            report: Some(from_json(done.map_err(refused)?)),
+        })
     }
 
     async fn open_console(
@@ -620,10 +725,13 @@ impl Handler for Api {
         request: Authorized<OpenConsoleRequest>,
     ) -> Result<OpenConsoleResponse> {
         let request = request.into_request();
-        let body = RequestBody::Console(messages::Console {
+        let wanted = console::Wanted {
             is_operator: request.operator,
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(OpenConsoleResponse { report })
+            tenant: request.tenant,
+        };
+        let invited = console::invite(&self.control, self.actor.clone(), wanted);
+        Ok(OpenConsoleResponse {
+            report: Some(from_json(invited.map_err(refused)?)),
+        })
     }
 }

@@ -1,29 +1,32 @@
 //! The administrative API: `tollgate.admin.v1`, for operators and tenants.
 //!
 //! ```text
-//!   tollgate-admin's server, on its own thread
-//!        │ Call: caller, request                       socket.rs: the file of its listener
+//!   tollgate-admin's server, on threads of its own      socket.rs: the file of its listener
+//!        │ Call: caller, request                       remote.rs: the network, with TLS
 //!        ▼
 //!   serve ── principal.rs: who it is ── paces.rs: a tenant waits for its turn
 //!        └── carry_out: may it? ── handler.rs: the request in the control plane's words (words.rs,
 //!                                              objects.rs)
 //! ```
 //!
+//! browsers.rs does the same for sessions of the web console.
+//!
 //! Each request is a task of its own, so a slow one holds up nobody but its tenant. A request whose
 //! client has gone away is carried out all the same.
 
+pub(in crate::control) mod browsers;
 mod handler;
 mod objects;
 pub(in crate::control) mod paces;
 mod principal;
+pub(in crate::control) mod remote;
 pub(in crate::control) mod socket;
 mod words;
 
-use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 
 use tokio::sync::mpsc::Receiver;
-use tollgate_admin::server::{Call, Server};
+use tollgate_admin::server::{Call, Listener, Server};
 use tollgate_admin::{Operation, Principal, Reach, Status, carry_out};
 
 use crate::control::api::handler::Api;
@@ -31,15 +34,16 @@ use crate::control::api::paces::Kind;
 use crate::control::api::principal::principal;
 use crate::control::api::words::refused;
 use crate::control::operators::admin::is_operator;
+use crate::control::operators::visitor::Visitor;
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
-/// Serves the API on a listener until the server is dropped.
+/// Serves the API on listeners until the server is dropped.
 pub(in crate::control) fn start(
     control: &Rc<Control>,
-    listener: UnixListener,
+    listeners: Vec<Listener>,
 ) -> std::io::Result<Server> {
-    let (server, calls) = Server::start(listener, is_operator)?;
+    let (server, calls) = Server::start(listeners, is_operator)?;
     tokio::task::spawn_local(serve(Rc::clone(control), calls));
     Ok(server)
 }
@@ -57,11 +61,11 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
             let admitted = async {
                 let bearer = principal(&control, &caller).await?;
                 // What is refused takes no turn from those who may send it.
-                if row.rights.of(&bearer.0) == Reach::No {
+                if row.rights.of(&bearer.principal) == Reach::No {
                     return Ok((None, bearer));
                 }
-                let kind = kind(&control, &bearer.0, row)?;
-                let turn = control.paces.turn(&bearer.0, kind).await?;
+                let kind = kind(&control, &bearer.principal, row)?;
+                let turn = control.paces.turn(&bearer.principal, kind).await?;
                 // The token may have ended meanwhile.
                 Ok::<_, Status>((Some(turn), principal(&control, &caller).await?))
             };
@@ -71,7 +75,7 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
                 () = reply.closed() => return,
             };
             let answered = match admitted {
-                Ok((_turn, (principal, actor))) => {
+                Ok((_turn, Visitor { principal, actor })) => {
                     let control = Rc::clone(&control);
                     carry_out(&Api { control, actor }, &principal, ask).await
                 }

@@ -10,7 +10,7 @@ use tollgate_admin::{ApplyOrder, Status, proto::content_reference};
 use tollgate_control::audit::Actor;
 use tollgate_control::{
     ALL, Attachment, Candidate, DocumentSet, Isolation, OnFault, Options, Owner, Party, PolicyInfo,
-    Role, Side, Snapshot, Target, TokenDigest, Trial, WantedCredential,
+    Side, Snapshot, Target, TokenDigest, Trial, WantedCredential,
 };
 use tollgate_shm_abi::messages::{MODE_ENFORCE, PARTY_PROVIDER_PRE, PolicyProof};
 use tollgate_shm_abi::status::Code;
@@ -20,6 +20,7 @@ use crate::control::operators::desired::{
     Action, Content, ObjectChange, Wanted, WantedAttachment, WantedPolicy, WantedTrial,
     WantedVersion,
 };
+use crate::control::operators::visitor::role_of;
 use crate::control::policies::lifecycle::{merge, party_of, side_of, trial_of};
 use crate::limits::{MAX_PROBATION, PROOF_BYTES};
 
@@ -37,7 +38,7 @@ pub(super) fn wanted(order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
     } = order;
     let by = match actor {
         Actor::Credential { tenant, .. } => Some(tenant.clone()),
-        Actor::Admin { .. } | Actor::Daemon => None,
+        Actor::Admin { .. } | Actor::Operator { .. } | Actor::Daemon => None,
     };
     let only = Some(header.tenant).filter(|tenant| !tenant.is_empty());
     let scope = Scope {
@@ -397,14 +398,6 @@ pub(super) fn state(found: Snapshot, is_whole: bool, with_ceilings: bool) -> pro
         state.settings = settings.collect();
     }
     state
-}
-
-fn role_of(role: Role) -> proto::Role {
-    match role {
-        Role::Owner => proto::Role::Owner,
-        Role::Viewer => proto::Role::Viewer,
-        Role::Application => proto::Role::Application,
-    }
 }
 
 fn policy(info: PolicyInfo) -> proto::PolicyState {

@@ -214,7 +214,9 @@ mod tests {
                 _ = &mut more => panic!("acme has its turns"),
                 _ = paces.turn(&evil, change(9)) => {}
             }
-            let operator = Principal::Operator { uid: 0, pid: 1 };
+            let operator = Principal::Operator {
+                who: "user 0".to_owned(),
+            };
             paces.turn(&operator, change(9)).await.unwrap();
             held.pop();
             more.await.unwrap();

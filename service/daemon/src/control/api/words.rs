@@ -15,6 +15,7 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::Answer;
+use crate::control::operators::visitor::role_of;
 
 type Result<T> = std::result::Result<T, Status>;
 
@@ -143,6 +144,7 @@ pub(super) fn role(role: i32) -> Result<tollgate_control::Role> {
         proto::Role::Owner => tollgate_control::Role::Owner,
         proto::Role::Viewer => tollgate_control::Role::Viewer,
         proto::Role::Application => tollgate_control::Role::Application,
+        proto::Role::Operator => tollgate_control::Role::Operator,
     })
 }
 
@@ -159,14 +161,9 @@ pub(super) fn duration(what: &str, duration: prost_types::Duration) -> Result<Du
 
 /// A credential, without its token.
 pub(super) fn credential(credential: tollgate_control::Credential) -> proto::Credential {
-    let role = match credential.role {
-        tollgate_control::Role::Owner => proto::Role::Owner,
-        tollgate_control::Role::Viewer => proto::Role::Viewer,
-        tollgate_control::Role::Application => proto::Role::Application,
-    };
     proto::Credential {
         name: credential.name,
-        role: role.into(),
+        role: role_of(credential.role).into(),
         expires: credential.expires.map(Into::into),
         former_token_until: credential.former_until.map(Into::into),
     }

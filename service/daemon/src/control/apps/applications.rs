@@ -54,7 +54,7 @@ impl Applications {
     pub(in crate::control) async fn turn_of(&self, actor: &Actor) -> Result<Turn, Status> {
         match actor {
             Actor::Credential { tenant, .. } => self.turns.of(tenant).await,
-            Actor::Admin { .. } | Actor::Daemon => Ok(Turn::operators()),
+            Actor::Admin { .. } | Actor::Operator { .. } | Actor::Daemon => Ok(Turn::operators()),
         }
     }
 

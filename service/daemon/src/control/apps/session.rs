@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::{RwLock, oneshot};
-use tollgate_control::{Identity, TokenDigest};
+use tollgate_admin::server::Peer;
+use tollgate_control::{Owner, TokenDigest};
 use tollgate_datapath::steering::is_label;
 use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_engine::{SessionId, Status};
@@ -134,17 +135,19 @@ pub(super) async fn open(
     }
     let token = TokenDigest::of(&request.token);
     let peer = socket.get_ref().0.peer();
-    let peer = peer.map_or((u32::MAX, 0), |peer| (peer.uid, peer.pid));
-    let identity = authentication::authenticate(control, peer, &token).await?;
-    let Identity { tenant, role, .. } = identity;
-    if !role.opens_sessions() {
-        let text = format!(
-            "credential {} of tenant {tenant} is a {}'s, which opens no session: use an application's or an owner's token",
-            identity.credential,
-            role.name()
-        );
-        return Err(Status::new(Code::PERMISSION_DENIED, text));
-    }
+    let (uid, pid) = peer.map_or((u32::MAX, 0), |peer| (peer.uid, peer.pid));
+    let peer = Peer::Process { uid, pid };
+    let identity = authentication::authenticate(control, &peer, &token).await?;
+    let tenant = match identity.owner {
+        Owner::Tenant(tenant) if identity.role.opens_sessions() => tenant,
+        owner => {
+            let (credential, role) = (identity.credential, identity.role.name());
+            let text = format!(
+                "credential {credential} of {owner} has the role {role}, which opens no session: use an application's or an owner's token"
+            );
+            return Err(Status::new(Code::PERMISSION_DENIED, text));
+        }
+    };
     if !request.label.is_empty() && !is_label(&request.label) {
         let text = format!(
             "the label {:?} isn't 1 to {MAX_LABEL_BYTES} of a-z 0-9 . _ -",
@@ -172,7 +175,6 @@ pub(super) async fn open(
     let gate = control.homes.gate(&tenant);
     let _stays = gate.read().await;
     let runtime = control.homes.of(&tenant);
-    let (_, pid) = peer;
     let app: String = text::escape(&request.app).chars().take(64).collect();
     let session = control
         .runtimes

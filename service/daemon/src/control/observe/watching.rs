@@ -73,7 +73,7 @@ pub(crate) async fn tap(
 pub(in crate::control) fn view_of(actor: &Actor) -> View {
     match actor {
         Actor::Credential { .. } => View::Tenants,
-        Actor::Admin { .. } | Actor::Daemon => View::Whole,
+        Actor::Admin { .. } | Actor::Operator { .. } | Actor::Daemon => View::Whole,
     }
 }
 
@@ -201,13 +201,17 @@ pub(in crate::control) async fn show(
     Ok(json!({"trace": trace.to_string(), "spans": spans}))
 }
 
-/// The newest kept calls that a policy has denied, newest first. A call within the host has two
-/// spans; only the client's is shown.
+/// The newest kept calls that a policy has denied, newest first: of all tenants, or of one in its
+/// own view. A call within the host has two spans; only the client's is shown.
 pub(in crate::control) async fn denied(
     runtimes: &Runtimes,
-    most: usize,
-) -> Result<Vec<Value>, Status> {
-    let spans = kept(runtimes).await?;
+    of: Option<&str>,
+    view: View,
+    last: u32,
+) -> Result<Value, Status> {
+    let most = (last as usize).min(MAX_SHOWN_TRACES);
+    let mut spans = kept(runtimes).await?;
+    spans.retain(|span| of.is_none_or(|of| *span.tenant == *of));
     let is_denied = |span: &&Arc<Span>| denied_by(&span.attributes).is_some();
     let clients = spans.iter().filter(is_denied);
     let clients = clients.filter(|span| span.side == Side::Client);
@@ -219,8 +223,9 @@ pub(in crate::control) async fn denied(
     let newest = spans.iter().rev().filter(is_denied).filter(is_shown);
     let newest = newest.take(most);
     let now = now();
-    let line = |span: &Arc<Span>| told(span, View::Whole, true, now);
-    Ok(newest.map(line).collect())
+    let line = |span: &Arc<Span>| told(span, view, true, now);
+    let denied: Vec<_> = newest.map(line).collect();
+    Ok(json!({"denied": denied}))
 }
 
 /// The kept spans of all runtimes, by their beginning.

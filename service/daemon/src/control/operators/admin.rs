@@ -79,7 +79,7 @@ pub(crate) async fn handle(
         }
         RequestBody::TenantRotate(request) => {
             let of = ending::Of {
-                tenant: &request.tenant,
+                owner: &Owner::Tenant(request.tenant),
                 credential: FIRST_CREDENTIAL,
                 keep_sessions: false,
             };
@@ -101,7 +101,8 @@ pub(crate) async fn handle(
         }
         RequestBody::PolicyPush(request) => push(control, actor, request, fds).await?.into(),
         RequestBody::PolicyAttach(request) => {
-            let warnings = lifecycle::attach(control, actor, request, fds).await?;
+            let attached = lifecycle::attach(control, actor, request, fds).await?;
+            let warnings = attached.made()?;
             ResponseBody::Done(Done { warnings }).into()
         }
         RequestBody::PolicyDetach(request) => {
@@ -110,10 +111,9 @@ pub(crate) async fn handle(
             ResponseBody::Done(Done::default()).into()
         }
         RequestBody::PolicyUpgrade(request) => {
-            let (changed, warnings) = lifecycle::upgrade(control, actor, request, fds).await?;
-            let mut report = report::changed(&changed);
-            report["warnings"] = warnings.into();
-            report::answer(&report)?
+            let upgraded = lifecycle::upgrade(control, actor, request, fds).await?;
+            let (changed, warnings) = upgraded.made()?;
+            report::answer(&report::upgraded(&changed, warnings))?
         }
         RequestBody::PolicyDelete(request) => {
             let deleted = ending::delete(&control.changes, actor, request).await?;
@@ -121,8 +121,8 @@ pub(crate) async fn handle(
             report::answer(&json!({"deleted": deleted}))?
         }
         RequestBody::PolicyStep(request) => {
-            let changed = lifecycle::step(control, actor, request).await?;
-            report::answer(&report::changed(&changed))?
+            let stepped = lifecycle::step(control, actor, request).await?;
+            report::answer(&report::changed(&stepped.made()?))?
         }
         RequestBody::PolicyList(_) => report::answer(&report::list(
             store,
@@ -162,7 +162,11 @@ pub(crate) async fn handle(
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
         RequestBody::Metrics(_) => report::answer(&metrics_json::report(control, None).await?)?,
         RequestBody::Console(request) => {
-            report::answer(&console::invite(control, actor, request)?)?
+            let wanted = console::Wanted {
+                is_operator: request.is_operator,
+                tenant: String::new(),
+            };
+            report::answer(&console::invite(control, actor, wanted)?)?
         }
         RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_) => {
             return Err(Status::new(
@@ -217,6 +221,10 @@ async fn push(
     // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
     control.changes.require_owner(&owner)?;
     control.modules.check_origin(&wasm, proof.as_ref())?;
+    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), control.ceiling_of(&owner)?) {
+        let origin = (&*wasm, proof.as_ref());
+        ceilings::check_signers(tenant, &ceiling, origin, &request.name)?;
+    }
     let wasm = match description {
         Some(description) => described(&wasm, description)?,
         None => wasm,
@@ -227,6 +235,7 @@ async fn push(
     let ceiling = control.ceiling_of(&owner)?;
     if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
         ceilings::check_language(tenant, ceiling, &policy, &request.name)?;
+        ceilings::check_memory(tenant, ceiling, &policy, &request.name)?;
     }
     let schema = schema.map_or(&[][..], std::slice::from_ref);
     let given = given::given(&control.apps, &actor, request.has_schema, schema).await?;

@@ -13,6 +13,7 @@ use tollgate_policy_host::Capabilities;
 use crate::control::policies::ceilings::{above, field_above};
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::model::Loaded;
+use crate::control::policies::origin;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 
@@ -72,16 +73,19 @@ pub(in crate::control) async fn change(
     let store = control.changes.store();
     let before = store.ceiling_values(of).map_err(failed)?;
     let after = changed_values(&before, &changes).map_err(failed)?;
-    check_capability_names(&after)?;
+    check_values(&after)?;
     let consequences = consequences(control, of, &after)?;
     if !request.dry_run {
         store.change_ceiling(actor, of, &changes).map_err(failed)?;
+        if changes.iter().any(|(key, _)| key == "cpu_share_percent") {
+            control.tune(&control.config()).await?;
+        }
     }
     Ok(ChangeCeilingResponse { consequences })
 }
 
 /// Checks the names of capabilities in a ceiling's values.
-pub(super) fn check_capability_names(values: &CeilingValues) -> Result<(), Status> {
+pub(super) fn check_values(values: &CeilingValues) -> Result<(), Status> {
     let is_unknown = |name: &&str| name.parse::<Capabilities>().is_err();
     let capabilities = values.get("capabilities").map_or("all", String::as_str);
     if !matches!(capabilities, "all" | "none")
@@ -91,6 +95,8 @@ pub(super) fn check_capability_names(values: &CeilingValues) -> Result<(), Statu
         let why = error.map_or_else(String::new, |error| error.to_string());
         return Err(invalid(format!("capabilities={capabilities}: {why}")));
     }
+    let signers = origin::signers(&Ceiling::of(values, &CeilingValues::new()).signers);
+    signers.map_err(|error| invalid(format!("signers: {error}")))?;
     Ok(())
 }
 
@@ -152,6 +158,11 @@ fn above_ceiling(
             ceiling.module_bytes >> 20
         ));
     }
+    if versions > 0 && !ceiling.signers.is_empty() {
+        sentences.push(format!(
+            "tenant {tenant} has {versions} versions of policies that were pushed before `signers` was set: whoever signed them, they stay and can be attached; delete those that aren't wanted"
+        ));
+    }
     let attached = control.policies.read(|attachments| {
         let its = attachments.live().naming(tenant);
         let its = its.filter(|(_, live)| live.attachment.target.party == Party::Tenant);
@@ -166,6 +177,15 @@ fn above_ceiling(
     }
     for live in &attached {
         let attachment = &live.attachment;
+        if let Some(candidate) = attachment.slot.candidate
+            && candidate.probation_ms.is_some()
+            && ceiling.needs_approval
+        {
+            sentences.push(format!(
+                "{}@{} at {} of tenant {tenant} is on trial, and decides by itself after its probation without an approval, unless it is rolled back",
+                attachment.policy, candidate.version, attachment.target
+            ));
+        }
         let mut above_it = Vec::new();
         if let Some(cpu_us) = attachment.options.cpu_us.filter(|us| *us > ceiling.cpu_us) {
             above_it.push(format!("it may use {cpu_us} us per call"));
@@ -179,6 +199,13 @@ fn above_ceiling(
             .filter_map(|version| version.loaded.as_ref().ok())
             .find_map(|Loaded { policy, .. }| field_above(ceiling, attachment, policy));
         above_it.extend(fields.map(|what| format!("it {what}")));
+        let memory = versions
+            .clone()
+            .filter_map(|version| version.loaded.as_ref().ok())
+            .map(|Loaded { policy, .. }| policy.memory_bytes())
+            .max();
+        let memory = memory.filter(|bytes| *bytes > ceiling.memory_bytes);
+        above_it.extend(memory.map(|bytes| format!("an instance begins with {bytes} bytes")));
         let mut capabilities: Vec<_> = versions
             .filter_map(|version| version.loaded.as_ref().ok())
             .flat_map(|Loaded { policy, .. }| match &ceiling.capabilities {

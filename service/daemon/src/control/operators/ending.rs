@@ -23,6 +23,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::sessions::{Connected, Sessions};
 use crate::control::changes::Changes;
+use crate::control::operators::console;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::lifecycle;
@@ -30,9 +31,9 @@ use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 use tollgate_datapath::Command;
 
-/// A credential of a tenant, and whether its sessions outlive its tokens.
+/// A credential, and whether its sessions outlive its tokens.
 pub(crate) struct Of<'a> {
-    pub(crate) tenant: &'a str,
+    pub(crate) owner: &'a Owner,
     pub(crate) credential: &'a str,
     pub(crate) keep_sessions: bool,
 }
@@ -48,13 +49,14 @@ pub(crate) async fn rotate(
     let _one_at_a_time = control.changes.begin(&actor).await?;
     let (store, sessions) = (control.changes.store(), &control.apps.sessions);
     let failed = |error| store_failed(&error);
-    let before = store.tokens_of(of.tenant, of.credential).map_err(failed)?;
-    let rotated = store.rotate_credential(actor, of.tenant, of.credential, grace);
+    let before = store.tokens_of(of.owner, of.credential).map_err(failed)?;
+    let rotated = store.rotate_credential(actor, of.owner, of.credential, grace);
     let token = rotated.map_err(failed)?;
     if of.keep_sessions {
         sessions.keep(&before, Some(TokenDigest::of(token.reveal())));
     }
-    end_sessions(sessions, store, &control.runtimes, Some(of.tenant));
+    end_sessions(sessions, store, &control.runtimes, of.owner.tenant());
+    console::end_sessions(control);
     sessions.token_ends();
     Ok(token)
 }
@@ -65,17 +67,18 @@ pub(crate) async fn revoke(control: &Control, actor: Actor, of: Of<'_>) -> Resul
     let _one_at_a_time = control.changes.begin(&actor).await?;
     let (store, sessions) = (control.changes.store(), &control.apps.sessions);
     let failed = |error| store_failed(&error);
-    let before = store.tokens_of(of.tenant, of.credential).map_err(failed)?;
-    let revoked = store.revoke_credential(actor, of.tenant, of.credential);
+    let before = store.tokens_of(of.owner, of.credential).map_err(failed)?;
+    let revoked = store.revoke_credential(actor, of.owner, of.credential);
     revoked.map_err(failed)?;
     if of.keep_sessions {
         sessions.keep(&before, None);
     }
+    console::end_sessions(control);
     Ok(end_sessions(
         sessions,
         store,
         &control.runtimes,
-        Some(of.tenant),
+        of.owner.tenant(),
     ))
 }
 
@@ -93,6 +96,8 @@ pub(crate) async fn remove(
     }
     let _one_at_a_time = control.changes.begin(&actor).await?;
     let sessions = control.apps.sessions.count_of(&tenant);
+    let ceiling = control.changes.store().ceiling_values(Some(&tenant));
+    let ceiling = ceiling.map_err(|error| store_failed(&error))?;
     let had = control.changes.store().remove_tenant(actor, &tenant);
     let had = had.map_err(|error| store_failed(&error))?;
     end_sessions(
@@ -101,8 +106,12 @@ pub(crate) async fn remove(
         &control.runtimes,
         Some(&tenant),
     );
+    console::end_sessions(control);
     lifecycle::end_attachments(&control.policies, &control.runtimes, &had.attachments).await?;
     control.policies.forget_misfits(&tenant);
+    if ceiling.contains_key("cpu_share_percent") {
+        control.tune(&control.config()).await?;
+    }
     if control.homes.forget(&tenant) {
         placing::tell(&control.homes, &control.runtimes).await?;
     }
@@ -196,6 +205,7 @@ pub(crate) async fn follow_tokens(control: Rc<Control>) {
         {
             let _one_at_a_time = changes.begin_own().await;
             end_sessions(sessions, changes.store(), &control.runtimes, None);
+            console::end_sessions(&control);
         }
         let next = changes.store().next_token_ends().unwrap_or(None);
         // The store counts in milliseconds.

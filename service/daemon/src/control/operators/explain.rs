@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
-use tollgate_control::{Isolation, OnFault, Party, Side, Trial};
+use tollgate_control::{Attachment, Isolation, OnFault, Party, Side, Trial};
 use tollgate_engine::Status;
 use tollgate_marshal::Program;
 use tollgate_policy_host::{
@@ -43,7 +43,6 @@ use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::side_of;
 use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
-use crate::control::policies::modules::Modules;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_EXPLAINED;
@@ -148,8 +147,8 @@ pub(crate) async fn explain(
                     continue;
                 }
                 for (placed, input) in placed(live, steps?, hook) {
-                    let modules = &control.modules;
-                    found.push(witness(modules, &config, *side, hook, &placed, input)?);
+                    let limits = limits_of(control, &placed)?;
+                    found.push(witness(limits, &config, *side, hook, &placed, input)?);
                 }
             }
         }
@@ -248,8 +247,19 @@ fn placed(live: &LiveAttachment, steps: MethodSteps, hook: Hook) -> Vec<(Placed<
     found
 }
 
+/// The limits with which a version is asked; one that can't run isn't.
+fn limits_of(control: &Control, placed: &Placed<'_>) -> Result<TenantLimits, Status> {
+    let Attachment {
+        target, options, ..
+    } = &placed.live.attachment;
+    match &placed.version.loaded {
+        Ok(loaded) => control.limits_of(&target.owner(), options.cpu_us, &loaded.policy),
+        Err(_) => Ok(TenantLimits::default()),
+    }
+}
+
 fn witness(
-    modules: &Modules,
+    limits: TenantLimits,
     config: &Config,
     side: Side,
     hook: Hook,
@@ -320,7 +330,7 @@ fn witness(
         // A version that can't run isn't asked, wherever it runs.
         unasked: unasked.filter(|_| loaded.is_ok()),
         loaded,
-        limits: modules.limits_for(config, options.cpu_us),
+        limits,
         granted: granted(options)? | manifest.unwrap_or_default(),
         decides,
         is_open: options.on_fault == OnFault::Open,

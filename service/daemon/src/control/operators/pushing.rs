@@ -25,7 +25,7 @@ pub(super) async fn try_configuration(
     if let (Owner::Tenant(tenant), Isolation::Process) = (owner, isolation) {
         return control.check_apart(tenant, policy, config).await;
     }
-    let limits = control.modules.limits_for(&control.config(), None);
+    let limits = control.limits_of(owner, None, &policy)?;
     let turn = control.apps.turn_of(actor).await?;
     let checked = turn.on_blocking_thread(move || {
         let setup = Setup {

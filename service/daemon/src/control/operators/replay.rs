@@ -139,10 +139,8 @@ pub(crate) async fn diff(
         }
         Ok::<_, Status>(Replayed {
             name,
+            limits: control.limits_of(&owner, attachment.options.cpu_us, &loaded.policy)?,
             loaded,
-            limits: control
-                .modules
-                .limits_for(&control.config(), attachment.options.cpu_us),
             attachment: attachment.clone(),
             instance: None,
             made: 0,

@@ -49,6 +49,13 @@ pub(crate) fn changed(attachments: &[Attachment]) -> Value {
     json!({"attachments": all})
 }
 
+/// The attachments that an upgrade concerned, and its warnings.
+pub(crate) fn upgraded(attachments: &[Attachment], warnings: Vec<String>) -> Value {
+    let mut report = changed(attachments);
+    report["warnings"] = warnings.into();
+    report
+}
+
 /// A policy's owner as `policy list` shows it: the tenant's name, or `(provider)`.
 fn owner_name(owner: &Owner) -> &str {
     owner.tenant().unwrap_or("(provider)")
@@ -568,7 +575,10 @@ fn about(line: &str, tenant: &str, owner: &str) -> Option<(String, String)> {
     if !is_about {
         return None;
     }
-    let of_operator = record["actor"].as_str()?.starts_with("uid ");
+    let actor = record["actor"].as_str()?;
+    let of_operator = ["uid ", "operator "]
+        .iter()
+        .any(|kind| actor.starts_with(kind));
     let record = record.as_object_mut()?;
     record.remove("prev");
     record.remove("hash");

@@ -5,10 +5,12 @@
 //! has no effect. A runtime takes a change between two calls. Values that are read when needed
 //! (quarantines, the memory of instances) are in force as soon as they are stored.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
+use tollgate_control::Store;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::SettingsChange;
@@ -23,14 +25,11 @@ use crate::control::state::Control;
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
 use tollgate_datapath::{Command, RuntimeIndex};
-use tollgate_policy_chain::ids::AttachmentId;
+use tollgate_policy_chain::ids::{AttachmentId, OwnShares};
 
 impl Settings {
     /// The settings at the start. Logs stored values that can't be used.
-    pub(crate) fn restored(
-        configured: Config,
-        store: &tollgate_control::Store,
-    ) -> Result<Settings, DaemonError> {
+    pub(crate) fn restored(configured: Config, store: &Store) -> Result<Settings, DaemonError> {
         let set = store.settings();
         let set = set.map_err(error::store("read"))?;
         let settings = Settings::new(configured, set, usable_cores());
@@ -110,9 +109,12 @@ impl Control {
         let config = self.config();
         let cpu = self.modules.cpu_limit(&config, None);
         let taps = self.taps.in_force();
+        let (share, own_shares) = cpu_shares(self.changes.store(), &config)?;
         let tuned = self.runtimes.ask_all(|runtime, done| {
             let mut tuning = Box::new(tuning(&config, runtime, self.peers.link().clone()));
             tuning.telemetry.taps = Arc::clone(&taps);
+            tuning.cpu_share_percent = share;
+            tuning.cpu_shares = Arc::clone(&own_shares);
             let of = match config.policies.cpu_us == before.policies.cpu_us {
                 true => Vec::new(),
                 false => with_default_cpu(&self.policies, runtime),
@@ -126,6 +128,24 @@ impl Control {
         });
         tuned.await.map(drop)
     }
+}
+
+/// The share of a core for the policies of each tenant, and for those of tenants with an own one:
+/// by the ceilings, or else by the settings.
+fn cpu_shares(store: &Store, config: &Config) -> Result<(u8, OwnShares), Status> {
+    let set = store.ceilings_with("cpu_share_percent");
+    let set = set.map_err(|error| store_failed(&error))?;
+    let by_settings = config.policies.cpu_share_percent;
+    let mut own = BTreeMap::new();
+    let mut share = by_settings;
+    for (tenant, value) in set {
+        let percent = value.parse().unwrap_or(by_settings);
+        match tenant.is_empty() {
+            true => share = percent,
+            false => drop(own.insert(tenant, percent)),
+        }
+    }
+    Ok((share, OwnShares::new(own)))
 }
 
 /// The attachments on a runtime without a CPU limit of their own.

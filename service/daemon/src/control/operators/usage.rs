@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tollgate_admin::proto::{ShowUsageResponse, Usage};
-use tollgate_control::{Party, limits as stored};
+use tollgate_control::{Owner, Party, limits as stored};
 use tollgate_engine::Status;
 
 use crate::control::operators::report::gather;
@@ -22,7 +22,9 @@ pub(in crate::control) async fn usage(
     let (store, apps) = (control.changes.store(), &control.apps);
     let failed = |error| store_failed(&error);
     let has = store.holdings(tenant).map_err(failed)?;
-    let credentials = store.credentials(tenant).map_err(failed)?;
+    let credentials = store
+        .credentials(&Owner::Tenant(tenant.to_owned()))
+        .map_err(failed)?;
     let ceiling = store.ceiling(tenant).map_err(failed)?;
     let (versions, bytes) = store.stored_of(tenant).map_err(failed)?;
     let names: BTreeSet<_> = has.policies.iter().map(|policy| &policy.name).collect();

@@ -114,7 +114,8 @@ impl Control {
             let started = self.runtimes.start_next(config, &self.peers);
             self.furnish(started.map_err(internal)?).await?;
         }
-        Ok(())
+        // They don't know the tenants' own shares yet.
+        self.tune(config).await
     }
 
     /// Puts the attachments for all tenants in force on another runtime.

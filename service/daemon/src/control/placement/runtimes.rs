@@ -68,7 +68,7 @@ impl Starter {
     }
 }
 
-/// A runtime's settings from a configuration, without taps.
+/// A runtime's settings from a configuration, without taps and what ceilings say.
 pub(crate) fn tuning(config: &Config, runtime: RuntimeIndex, link: LinkConfig) -> Tuning {
     Tuning {
         core: config.cores.get(runtime.0).copied(),
@@ -83,6 +83,7 @@ pub(crate) fn tuning(config: &Config, runtime: RuntimeIndex, link: LinkConfig) -
         },
         room: PeerRoom::of_each(config.runtimes(), getrlimit(Resource::Nofile).current),
         cpu_share_percent: config.policies.cpu_share_percent,
+        cpu_shares: Default::default(),
         telemetry: Watch {
             durations: config.telemetry.durations,
             traces: config.telemetry.is_told() || config.telemetry.kept_spans > 0,

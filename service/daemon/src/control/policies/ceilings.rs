@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use tollgate_control::{Attachment, Ceiling, Field, Owner, StoreError, at_ceiling};
 use tollgate_engine::Status;
 use tollgate_policy_host::compat::Body;
-use tollgate_policy_host::{Capabilities, Policy};
+use tollgate_policy_host::{Capabilities, Policy, TenantLimits};
+use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::refusals::store_failed;
+use crate::control::policies::origin;
+use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 
 impl Control {
@@ -20,6 +22,28 @@ impl Control {
         ceiling
             .transpose()
             .map_err(|error: StoreError| store_failed(&error))
+    }
+
+    /// Limits of an instance of an owner's policy. One that begins with more memory than its
+    /// owner's ceiling has was attached before the ceiling was lowered: it stays, and can't grow.
+    pub(in crate::control) fn limits_of(
+        &self,
+        owner: &Owner,
+        cpu_us: Option<u32>,
+        policy: &Policy,
+    ) -> Result<TenantLimits, Status> {
+        let limits = self.modules.limits_for(&self.config(), cpu_us);
+        Ok(match self.ceiling_of(owner)? {
+            None => limits,
+            Some(ceiling) => {
+                let most = ceiling.memory_bytes.max(policy.memory_bytes());
+                TenantLimits {
+                    memory_bytes: limits.memory_bytes.min(most),
+                    compat_memory_bytes: limits.compat_memory_bytes.min(most),
+                    ..limits
+                }
+            }
+        })
     }
 
     /// Seconds of compilation per hour that an owner may use; the provider's have no limit.
@@ -48,6 +72,48 @@ pub(in crate::control) fn check_language(
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses a module whose instances begin with more memory than its owner's ceiling has.
+pub(in crate::control) fn check_memory(
+    tenant: &str,
+    ceiling: &Ceiling,
+    policy: &Policy,
+    name: &str,
+) -> Result<(), Status> {
+    let bytes = policy.memory_bytes();
+    if bytes <= ceiling.memory_bytes {
+        return Ok(());
+    }
+    let has = format!("an instance of policy {name} begins with {bytes} bytes of memory");
+    let text = at_ceiling(tenant, has, "memory_mib", ceiling.memory_bytes >> 20);
+    Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
+}
+
+/// Refuses a module that none of its owner's signers has signed.
+pub(in crate::control) fn check_signers(
+    tenant: &str,
+    ceiling: &Ceiling,
+    (wasm, proof): (&[u8], Option<&PolicyProof>),
+    name: &str,
+) -> Result<(), Status> {
+    let keys = origin::signers(&ceiling.signers);
+    // Keys that a later daemon has stored and this one can't read have signed nothing.
+    let checked = keys
+        .map_err(|error| invalid(error.to_string()))
+        .and_then(|keys| origin::check(&keys, wasm, proof));
+    checked.map_err(|status| {
+        let has = format!(
+            "policy {name} lacks a signature that is needed: {}",
+            status.message
+        );
+        let value = match ceiling.signers.len() {
+            1 => "1 key".to_owned(),
+            many => format!("{many} keys"),
+        };
+        let text = at_ceiling(tenant, has, "signers", value);
+        Status::new(Code::PERMISSION_DENIED, text)
+    })
 }
 
 /// Refuses a version whose capabilities are above its owner's ceiling.

@@ -77,7 +77,7 @@ impl Control {
     ) -> Result<How, Status> {
         let (tenant, options) = (&attachment.target.tenant, &attachment.options);
         let (modules, config) = (&self.modules, self.config());
-        let limits = modules.limits_for(&config, options.cpu_us);
+        let limits = self.limits_of(&attachment.target.owner(), options.cpu_us, &loaded.policy)?;
         let setup = if options.fresh {
             limits.fuel_for_setup
         } else {
@@ -123,12 +123,14 @@ impl Control {
         if policy.manifest().compat().is_some() {
             return Ok(());
         }
+        let owner = Owner::Tenant(tenant.to_owned());
+        let limits = self.limits_of(&owner, None, &policy)?;
         let wanted = Wanted {
             loaded: Loaded {
                 policy,
                 config: config.map(Arc::from),
             },
-            limits: self.modules.limits_for(&self.config(), None),
+            limits,
             granted: tollgate_policy_host::Capabilities::ALL,
             // A name that shares no state.
             state: String::new(),

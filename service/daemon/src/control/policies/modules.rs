@@ -87,23 +87,31 @@ impl Modules {
         let line = owner.to_string();
         let made = self.compilation.load(&line, wasm, may_compile);
         let (made, took) = made.await?;
-        if let Some((tenant, per_hour)) = spends
+        if let Some(spends) = spends
             && !took.is_zero()
         {
-            let now = Instant::now();
-            let mut compiling = self.compiling.borrow_mut();
-            compiling.retain(|_, budget| !budget.is_old(now));
-            let budget = compiling.entry(tenant.to_owned());
-            let budget = budget.or_insert_with(|| Budget::new(now));
-            budget.spend(now, per_hour, took.as_secs_f64());
+            self.compiled_for(spends, took);
         }
         let (policy, wasm) = made?;
         self.remember(*policy.digest(), policy.clone());
         Ok((policy, wasm))
     }
 
+    /// Charges a tenant for a compilation.
+    pub(in crate::control) fn compiled_for(&self, (tenant, per_hour): (&str, u32), took: Duration) {
+        let now = Instant::now();
+        let mut compiling = self.compiling.borrow_mut();
+        compiling.retain(|_, budget| !budget.is_old(now));
+        let budget = compiling.entry(tenant.to_owned());
+        let budget = budget.or_insert_with(|| Budget::new(now));
+        budget.spend(now, per_hour, took.as_secs_f64());
+    }
+
     /// Refuses a compilation to a tenant that has used its hour's.
-    fn may_compile(&self, (tenant, per_hour): (&str, u32)) -> Result<(), Status> {
+    pub(in crate::control) fn may_compile(
+        &self,
+        (tenant, per_hour): (&str, u32),
+    ) -> Result<(), Status> {
         let spent = self.compile_s(tenant, per_hour);
         if spent < f64::from(per_hour) {
             return Ok(());

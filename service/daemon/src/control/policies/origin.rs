@@ -4,7 +4,7 @@
 //! with one of them, regardless of its uploader.
 
 use tollgate_engine::Status;
-use tollgate_provenance::{Proof, TrustedKeys};
+use tollgate_provenance::{KeyError, Proof, TrustedKeys};
 use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
@@ -26,6 +26,24 @@ pub(crate) fn trusted_keys(config: &Config) -> Result<TrustedKeys, DaemonError> 
             .map_err(|error| failed(error.into()))?;
     }
     Ok(keys)
+}
+
+/// The keys of a ceiling: each is the base64 text of a PEM file.
+///
+/// # Errors
+/// One isn't a public key.
+pub(crate) fn signers(keys: &[String]) -> Result<TrustedKeys, KeyError> {
+    /// Characters of a line of PEM.
+    const LINE: usize = 64;
+    let mut signers = TrustedKeys::default();
+    for (at, key) in keys.iter().enumerate() {
+        let lines = key.as_bytes().chunks(LINE).map(String::from_utf8_lossy);
+        let body = lines.collect::<Vec<_>>().join("\n");
+        let pem = format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n");
+        let name = format!("key {} of the tenant's ceiling", at + 1);
+        signers.add(&name, pem.as_bytes())?;
+    }
+    Ok(signers)
 }
 
 /// Rejects a module that none of the keys has signed. Without keys, every module passes.

@@ -23,7 +23,8 @@ use tollgate_policy_host::Policy;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::changes::OneAtATime;
-use crate::control::operators::ceilings::{check_capability_names, consequences};
+use crate::control::operators::ceilings::{check_values, consequences};
+use crate::control::operators::console;
 use crate::control::operators::desired::difference::{
     Action, Difference, ObjectChange, difference,
 };
@@ -31,7 +32,7 @@ use crate::control::operators::desired::wanted::{Content, Wanted, WantedAttachme
 use crate::control::operators::ending::end_sessions;
 use crate::control::operators::pushing;
 use crate::control::placement::placing;
-use crate::control::policies::ceilings::check_language;
+use crate::control::policies::ceilings::{check_language, check_memory, check_signers};
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::{self, AtHand, Wish, details_of, own_isolation};
 use crate::control::policies::model::{Loaded, Version};
@@ -170,7 +171,7 @@ fn ceilings(
         let named: Vec<_> = named.collect();
         let after: Result<CeilingValues, _> = changed_values(&before, &named);
         let after = after.map_err(|error| store_failed(&error))?;
-        check_capability_names(&after)?;
+        check_values(&after)?;
         Ok::<_, Status>(after)
     };
     let default = after("")?;
@@ -258,11 +259,15 @@ async fn verify(
             // The origin of a stored one was proved when it was pushed.
             let checked = control.modules.check_origin(&wasm, proof.as_ref());
             checked.map_err(in_place)?;
+            if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling) {
+                check_signers(tenant, ceiling, (&wasm, proof.as_ref()), name)?;
+            }
         }
         let loaded = control.modules.load(owner, wasm.to_vec(), per_hour).await;
         let (policy, _) = loaded.map_err(in_place)?;
         if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling) {
             check_language(tenant, ceiling, &policy, name)?;
+            check_memory(tenant, ceiling, &policy, name)?;
         }
         let isolation = ceiling.and_then(|ceiling| ceiling.isolation);
         let tried = pushing::try_configuration(
@@ -443,11 +448,21 @@ impl Ready<'_> {
             return Err(status);
         }
         self.end(&ended).await?;
+        let is_retuned = after.is_some() || self.changes_shares();
         if let Some(after) = after {
             control.settings.replace(after);
+        }
+        if is_retuned {
             control.tune(&before.in_force()).await?;
         }
         Ok(answer)
+    }
+
+    /// Whether a tenant's share of a core may be another one then.
+    fn changes_shares(&self) -> bool {
+        let differs = &self.sketch.differs;
+        let mut changed = differs.ceilings.values().flatten();
+        changed.any(|(key, _)| key == "cpu_share_percent") || !differs.ended.is_empty()
     }
 
     /// What tenants have above their ceilings then.
@@ -477,6 +492,7 @@ impl Ready<'_> {
             let store = control.changes.store();
             end_sessions(sessions, store, &control.runtimes, Some(tenant));
         }
+        console::end_sessions(control);
         sessions.token_ends();
         if !attachments.is_empty() {
             lifecycle::end_attachments(&control.policies, &control.runtimes, attachments).await?;

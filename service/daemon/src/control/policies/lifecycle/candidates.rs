@@ -81,6 +81,7 @@ impl Control {
             // A version that isn't allowed there is rejected under the lock.
             if let Next::Put { version, inherit } = next
                 && check(&self.config(), &self.policies, attachment, next, &[]).is_ok()
+                && self.has_memory(attachment, version)?
             {
                 // In a process, a successor needs a second instance for its rehearsal.
                 for _ in 0..=u8::from(*inherit && is_apart) {
@@ -94,6 +95,15 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    /// Whether a version's instances begin with no more memory than its owner's ceiling has.
+    fn has_memory(&self, attachment: &Attachment, version: &Version) -> Result<bool, Status> {
+        let Some(ceiling) = self.ceiling_of(&attachment.target.owner())? else {
+            return Ok(true);
+        };
+        let loaded = version.loaded.as_ref();
+        Ok(!loaded.is_ok_and(|loaded| loaded.policy.memory_bytes() > ceiling.memory_bytes))
     }
 
     /// A version ready to run, with an instance that was created early if there is one.
@@ -154,9 +164,8 @@ impl Control {
         if isolation_of(&self.config(), attachment) == Isolation::Process {
             return self.how_isolated(attachment, loaded).await;
         }
-        let mut limits = self
-            .modules
-            .limits_for(&self.config(), attachment.options.cpu_us);
+        let owner = attachment.target.owner();
+        let mut limits = self.limits_of(&owner, attachment.options.cpu_us, &loaded.policy)?;
         if attachment.options.fresh {
             // Each call is set up, so set-up is a part of its time.
             let most = limits.fuel_per_call.saturating_mul(FRESH_SETUP_TIMES);

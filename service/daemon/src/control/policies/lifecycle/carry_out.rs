@@ -12,6 +12,7 @@ use tollgate_engine::Status;
 
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
+use crate::control::policies::lifecycle::approval::granted;
 use crate::control::policies::lifecycle::candidates::check;
 use crate::control::policies::lifecycle::{Next, Plan, PreparedInstances, Told, refused};
 use crate::control::policies::live_policies::LivePolicies;
@@ -38,13 +39,25 @@ impl Control {
         prepared: PreparedInstances,
         told: Told,
     ) -> Result<(), Status> {
+        self.require_approved(&told.actor, told.event, &plans)?;
         let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
-        let store = |store: &Store| store.put(told.actor, told.event, told.details, &attachments);
+        let store = |store: &Store| {
+            let Told {
+                actor,
+                event,
+                details,
+                approval,
+            } = told;
+            match &approval {
+                Some(of) => store.put_approved(actor, details, &granted(of), &attachments),
+                None => store.put(actor, event, details, &attachments),
+            }
+        };
         self.carry_out_with(plans, prepared, store).await
     }
 
     /// Carries out all plans or none; `store` stores them, with whatever else belongs to the
-    /// change.
+    /// change. The plans need no approval.
     pub(super) async fn carry_out_with(
         self: &Rc<Self>,
         plans: Vec<Plan<Version>>,

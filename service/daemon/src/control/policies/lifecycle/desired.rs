@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tollgate_control::audit::Actor;
+use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{Attachment, Ceiling, Owner, Slot, Store, StoreError};
 use tollgate_engine::Status;
 
@@ -108,6 +108,8 @@ impl AtHand {
         for wish in wishes {
             wish.check_ceiling(control, actor)?;
             if let Some(plan) = self.plan(wish, pushed) {
+                // Documents don't wait: their other objects would wait with them.
+                control.require_approved(actor, Event::Attach, std::slice::from_ref(&plan))?;
                 warnings.extend(check_plan(control, &plan, wish.ceiling, &[])?);
             }
         }

@@ -3,6 +3,7 @@
 //! ```text
 //!   attach, upgrade, promote, rollback, release, detach       operator.rs, with words.rs
 //!   what documents want of many attachments at once           desired.rs
+//!   a tenant's, if they wait for an operator's approval       approval.rs, approve.rs
 //!   reload (a fresh instance), quarantine (too many faults)   faults.rs  ┐ by the daemon, on events
 //!   rollback (a candidate failed), promote (its probation     trials.rs  ┘ of runtimes and timers
 //!   is over)
@@ -20,6 +21,8 @@
 //! Only a runtime can find that the hand-over of state fails: an upgrade asks the runtimes first,
 //! and stores what they have accepted.
 
+mod approval;
+mod approve;
 mod candidates;
 mod carry_out;
 mod desired;
@@ -40,6 +43,7 @@ use crate::control::refusals::store_failed;
 use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::How;
 
+pub(in crate::control) use approval::{Outcome, Waits};
 pub(in crate::control) use candidates::own_isolation;
 pub(in crate::control) use desired::{AtHand, Wish};
 pub(in crate::control) use operator::{attach, detach, end_attachments, step, upgrade};
@@ -77,6 +81,8 @@ struct Told {
     actor: Actor,
     event: Event,
     details: Value,
+    /// The tenant and number of the request that is approved with it.
+    approval: Option<(String, u64)>,
 }
 
 pub(in crate::control) fn details_of(attachment: &Attachment) -> Value {

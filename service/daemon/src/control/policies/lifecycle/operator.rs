@@ -18,17 +18,18 @@ use tollgate_control::{
 };
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{
-    MODE_ENFORCE, PolicyAttach, PolicySelection, PolicyStep, PolicyUpgrade, STEP_PROMOTE,
-    STEP_RELEASE, STEP_ROLLBACK,
+    MODE_ENFORCE, PolicyAttach, PolicySelection, PolicyStep, PolicyUpgrade, RequestBody,
+    STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK,
 };
 use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::changes::Changes;
 use crate::control::placement::running::Runtimes;
-use crate::control::policies::ceilings::{check_capabilities, check_fields};
+use crate::control::policies::ceilings::{check_capabilities, check_fields, check_memory};
 use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
+use crate::control::policies::lifecycle::approval::{Outcome, Waits};
 use crate::control::policies::lifecycle::candidates::{Compiles, check};
 use crate::control::policies::lifecycle::words::{
     merge, party_of, selection_of, side_of, trial_of,
@@ -51,7 +52,7 @@ pub(in crate::control) async fn attach(
     actor: Actor,
     request: PolicyAttach,
     fds: Vec<OwnedFd>,
-) -> Result<Vec<String>, Status> {
+) -> Result<Outcome<Vec<String>>, Status> {
     let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
     let given = given.map(|given| given.of(&request.service)).transpose()?;
     let given = given.unwrap_or_default();
@@ -60,6 +61,10 @@ pub(in crate::control) async fn attach(
         .loaded(&actor, Compiles::WithinCeiling, sketch)
         .await?;
     let warnings = check_all(control, &plans, &given)?;
+    let order = || RequestBody::PolicyAttach(request);
+    if let Some(waits) = control.waits(&actor, Event::Attach, &plans, order)? {
+        return Ok(Outcome::Waits(Waits { warnings, ..waits }));
+    }
     let details = plans.first().map(|plan| {
         let mut details = details_of(&plan.attachment);
         details["isolation"] = json!(isolation_of(&control.config(), &plan.attachment));
@@ -69,9 +74,10 @@ pub(in crate::control) async fn attach(
         actor,
         event: Event::Attach,
         details: details.unwrap_or_default(),
+        approval: None,
     };
     control.carry_out(plans, prepared, told).await?;
-    Ok(warnings)
+    Ok(Outcome::Made(warnings))
 }
 
 /// Puts a version on trial beside the stable one, or replaces it at once, in all selected places or
@@ -81,7 +87,7 @@ pub(in crate::control) async fn upgrade(
     actor: Actor,
     request: PolicyUpgrade,
     fds: Vec<OwnedFd>,
-) -> Result<(Vec<Attachment>, Vec<String>), Status> {
+) -> Result<Outcome<(Vec<Attachment>, Vec<String>)>, Status> {
     let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
     let (plans, prepared, _one_at_a_time) = control
         .loaded(&actor, Compiles::WithinCeiling, || {
@@ -97,8 +103,12 @@ pub(in crate::control) async fn upgrade(
         let its = check_all(control, plan, &given)?;
         warnings.extend(its);
     }
+    let order = || RequestBody::PolicyUpgrade(request);
+    if let Some(waits) = control.waits(&actor, Event::Upgrade, &plans, order)? {
+        return Ok(Outcome::Waits(Waits { warnings, ..waits }));
+    }
     let changed = carry_out_all(control, actor, Event::Upgrade, plans, prepared).await?;
-    Ok((changed, warnings))
+    Ok(Outcome::Made((changed, warnings)))
 }
 
 /// Promotes, rolls back or releases, in all selected places or none.
@@ -106,7 +116,7 @@ pub(in crate::control) async fn step(
     control: &Rc<Control>,
     actor: Actor,
     request: PolicyStep,
-) -> Result<Vec<Attachment>, Status> {
+) -> Result<Outcome<Vec<Attachment>>, Status> {
     let event = match request.step {
         STEP_PROMOTE => Event::Promote,
         STEP_ROLLBACK => Event::Rollback,
@@ -133,7 +143,13 @@ pub(in crate::control) async fn step(
             &[],
         )?;
     }
-    carry_out_all(control, actor, event, plans, prepared).await
+    let step = request.step;
+    let order = || RequestBody::PolicyStep(PolicyStep { at: Some(at), step });
+    if let Some(waits) = control.waits(&actor, event, &plans, order)? {
+        return Ok(Outcome::Waits(waits));
+    }
+    let changed = carry_out_all(control, actor, event, plans, prepared).await?;
+    Ok(Outcome::Made(changed))
 }
 
 async fn carry_out_all(
@@ -149,6 +165,7 @@ async fn carry_out_all(
         actor,
         event,
         details,
+        approval: None,
     };
     control.carry_out(plans, prepared, told).await?;
     Ok(changed)
@@ -221,7 +238,7 @@ fn details_of_all(changed: &[Attachment]) -> Value {
 // ---- plans from a request and the state in force ----
 
 /// Like [`check`], for every version of the plans.
-fn check_all(
+pub(super) fn check_all(
     control: &Control,
     plans: &[Plan<Version>],
     given: &[Arc<BoundSchema>],
@@ -255,6 +272,7 @@ pub(super) fn check_plan(
         {
             let name = format!("{}@{}", attachment.policy, version.number);
             check_capabilities(tenant, ceiling, policy, &name)?;
+            check_memory(tenant, ceiling, policy, &name)?;
             check_fields(tenant, ceiling, attachment, policy, &name)?;
         }
         let (config, policies) = (&control.config(), &control.policies);
@@ -264,7 +282,10 @@ pub(super) fn check_plan(
 }
 
 /// The plan of an attachment.
-fn attaching(control: &Control, request: &PolicyAttach) -> Result<Plan<VersionNumber>, Status> {
+pub(super) fn attaching(
+    control: &Control,
+    request: &PolicyAttach,
+) -> Result<Plan<VersionNumber>, Status> {
     let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
     let trial = match request.mode {
         MODE_ENFORCE => None,
@@ -358,7 +379,7 @@ pub(super) fn check_trial(
 }
 
 /// The plans of an upgrade.
-fn upgrading(
+pub(super) fn upgrading(
     control: &Control,
     request: &PolicyUpgrade,
 ) -> Result<Vec<Plan<VersionNumber>>, Status> {
@@ -429,7 +450,7 @@ fn upgrading(
 }
 
 /// The plans of a promotion, a rollback or a release.
-fn stepping(
+pub(super) fn stepping(
     store: &Store,
     event: Event,
     at: &PolicySelection,

@@ -58,6 +58,7 @@ fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
             actor: Actor::Daemon,
             event: Event::Attach,
             details: json!({}),
+            approval: None,
         };
         let attached = async {
             tokio::select! {

@@ -43,6 +43,7 @@ impl Control {
             actor: Actor::Daemon,
             event: Event::Rollback,
             details,
+            approval: None,
         };
         if let Err(status) = self
             .carry_out(vec![plan], PreparedInstances::default(), told)
@@ -108,6 +109,7 @@ impl Control {
                 actor: Actor::Daemon,
                 event: Event::Promote,
                 details,
+                approval: None,
             };
             let carried_out = control
                 .carry_out(vec![plan], PreparedInstances::default(), told)
