@@ -541,6 +541,82 @@ fn a_tenant_applies_its_own_part_and_reaches_nothing_else() {
 }
 
 #[test]
+fn documents_go_around_no_ceiling() {
+    let bed = bed();
+    let daemon = bed.daemon("a");
+    let owner = daemon.tenant("acme");
+    let as_owner = |content: &Value, flags: &[&str]| {
+        let token = daemon.token_file(&owner).display().to_string();
+        let file = document(&bed, "own.yaml", content);
+        apply(&daemon, &file, &[&["--token-file", &token], flags].concat())
+    };
+    let attached = |mode: Value| {
+        json!({
+            "policies": [{"name": "null", "module": "null.wasm"}],
+            "attachments": [
+                {"policy": "null", "service": SERVICE, "side": "client", "trial": mode},
+            ],
+        })
+    };
+    // What needs an operator's approval doesn't wait: it is refused, also in a dry run.
+    daemon.ok("ceiling set approval=operator --tenant acme");
+    for flags in [&[][..], &["--dry-run"]] {
+        let refused = as_owner(&attached(Value::Null), flags);
+        assert_eq!(refused.code, 9, "{refused}");
+        assert!(refused.err.contains("`approval` = operator"), "{refused}");
+    }
+    assert_eq!(daemon.ok("policy list"), "", "nothing is left");
+    let shadow = attached(json!({"mode": "shadow"}));
+    assert_eq!(as_owner(&shadow, &[]).code, 0);
+    let refused = as_owner(&attached(json!({"mode": "canary", "percent": 5})), &[]);
+    assert_eq!(refused.code, 9, "{refused}");
+    // An operator's documents need none.
+    let mut operators = attached(Value::Null);
+    for kind in ["policies", "attachments"] {
+        operators[kind][0]["tenant"] = json!("acme");
+    }
+    applied(&daemon, &document(&bed, "operators.yaml", &operators), &[]);
+
+    // Nor can a module come that nobody has signed, or that has too much memory.
+    let public = wasmsign2::KeyPair::generate().pk.to_pem();
+    let line = public.lines().nth(1).unwrap();
+    daemon.ok(&format!("ceiling set signers={line} --tenant acme --yes"));
+    let acl = json!({
+        "policies": [{"name": "acl", "module": "acl.wasm", "configuration": "acl.json"}],
+    });
+    let refused = as_owner(&acl, &[]);
+    assert_eq!(refused.code, 7, "{refused}");
+    assert!(refused.err.contains("`signers` = 1 key"), "{refused}");
+    daemon.ok("ceiling reset signers --tenant acme");
+    daemon.ok("ceiling set memory_mib=1 --tenant acme --yes");
+    let refused = as_owner(&acl, &[]);
+    assert_eq!(refused.code, 8, "{refused}");
+    assert!(refused.err.contains("`memory_mib` = 1"), "{refused}");
+    daemon.ok("ceiling reset memory_mib --tenant acme");
+    assert_eq!(as_owner(&acl, &[]).code, 0);
+
+    // No tenant becomes an operator, and no operator's credential is exported.
+    daemon.ok("credential add deploy --operator");
+    bed.secret("new.token", token('b'));
+    let boss = json!({
+        "tenants": [{
+            "name": "acme",
+            "credentials": [{"name": "boss", "role": "operator", "token_file": "new.token"}],
+        }],
+    });
+    let refused = as_owner(&boss, &[]);
+    assert_eq!(refused.code, 3, "{refused}");
+    assert!(!daemon.ok("export").contains("deploy"));
+    // A share of a core that documents set is in force at once.
+    let share = json!({"tenants": [{"name": "acme", "ceiling": {"cpu_share_percent": 3}}]});
+    applied(&daemon, &document(&bed, "share.yaml", &share), &[]);
+    let status = daemon.status();
+    let mut accounts = status["accounts"].as_array().unwrap().iter();
+    let its = accounts.find(|its| its["tenant"] == "acme").unwrap();
+    assert_eq!(its["share_percent"], 3, "{status}");
+}
+
+#[test]
 fn a_prune_deletes_what_the_set_had_and_nothing_else() {
     let bed = bed();
     let daemon = bed.daemon("a");
@@ -643,7 +719,7 @@ fn credentials_change_with_their_documents_and_sessions_end_with_their_tokens() 
     let mut content = whole(&bed);
     let file = document(&bed, "state.yaml", &content);
     applied(&daemon, &file, &[]);
-    let mut server = daemon.serve_hotel(&token('a'), SERVICE, &["--reply", "{}"]);
+    let server = daemon.serve_hotel(&token('a'), SERVICE, &["--reply", "{}"]);
     // Without a token, it keeps the one that it has.
     let credential = &mut content["tenants"][0]["credentials"][0];
     credential["token_file"] = Value::Null;
@@ -762,7 +838,7 @@ fn a_daemon_that_is_killed_during_an_apply_has_all_of_it_or_nothing() {
             }).collect::<Vec<_>>(),
         });
         let file = document(&bed, "state.yaml", &content).display().to_string();
-        let mut applying = daemon.start(["apply", "-f", &file]);
+        let applying = daemon.start(["apply", "-f", &file]);
         std::thread::sleep(Duration::from_millis(random.below(1_200)));
         daemon.process().kill();
         let _either = applying.line(Duration::from_secs(10), |_| false);
