@@ -935,7 +935,7 @@ fn modules_of_a_tenant_are_signed_by_whom_its_ceiling_says() {
     ));
     assert_eq!(push(&token, &unsigned, &with_beside).code, 0);
     at_ceiling(&push(&token, &unsigned, ""), 7, "`signers` = 2 keys");
-    // A version of before stays, and can be attached.
+    // A former version stays, and can be attached.
     bearer_ok(
         &daemon,
         &token,

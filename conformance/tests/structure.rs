@@ -335,6 +335,8 @@ const UNNAMED: &[(&str, &str)] = &[
     ("tollgate-benches", "tonic-prost"),
     ("tollgate-hotel", "prost"),
     ("tollgate-hotel", "tonic-prost"),
+    // Its library has another name: webpki.
+    ("tollgate-admin", "rustls-webpki"),
 ];
 
 /// Names that a pure crate's code must not use.

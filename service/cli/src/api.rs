@@ -34,8 +34,8 @@ pub(crate) struct Acting {
 /// A daemon on the network.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Remote {
-    /// The daemon at this address, `https://HOST:PORT`, in place of one on this host (`admin.listen`
-    /// in its configuration). Needs a token or a certificate
+    /// The daemon at this address, `https://HOST:PORT`, in place of one on this host. Its
+    /// configuration has it as `admin.listen`. Needs a token or a certificate
     #[arg(long, value_name = "URL", global = true, env = ENDPOINT)]
     pub(crate) endpoint: Option<String>,
     /// File with the authorities that may have signed that daemon's certificate, in PEM. Left out:

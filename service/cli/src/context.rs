@@ -1,9 +1,9 @@
 //! `tollgate context …`: daemons and tokens by name, so that commands needn't repeat them.
 //!
 //! The contexts are in `$XDG_CONFIG_HOME/tollgate/config.toml`, by default
-//! `~/.config/tollgate/config.toml`. A context names a socket, or an address on the network, and a token file. The token itself
-//! stays in its file, so that a rotated token is read again; a token from standard input gets a
-//! file beside the contexts.
+//! `~/.config/tollgate/config.toml`. A context names a socket, or an address on the network, and a
+//! token file. The token itself stays in its file, so that a rotated token is read again; a token
+//! from standard input gets a file beside the contexts.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, OpenOptions};

@@ -50,7 +50,8 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Credentials belong to tenants or to operators, and tokens to credentials. Formats 1 and 2 have neither table.
+/// Credentials belong to tenants or to operators, and tokens to credentials. Formats 1 and 2 have
+/// neither table.
 fn check_credentials(read: &ReadTransaction) -> Result<(), StoreError> {
     let (Some(tenants), Some(credentials), Some(tokens)) = (
         table(read, TENANTS)?,

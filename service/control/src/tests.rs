@@ -1772,13 +1772,12 @@ fn requests_are_bounded_and_their_numbers_are_not_reused() {
         full.to_string().contains("16 requests of this tenant"),
         "{full}"
     );
-    let mut number = limits::MAX_WAITING as u64;
-    for _ in 0..2 * limits::MAX_DECIDED {
+    let first = limits::MAX_WAITING as u64;
+    for number in first..first + 2 * limits::MAX_DECIDED as u64 {
         store
             .end_approval(ADMIN, &ending(number, ApprovalState::Withdrawn))
             .unwrap();
         assert_eq!(store.ask_approval(ADMIN, &asked("x")).unwrap(), number + 1);
-        number += 1;
     }
     let (listed, is_cut) = store.approvals(Some("acme")).unwrap();
     let waiting = |one: &&Approval| one.state == ApprovalState::Waiting;

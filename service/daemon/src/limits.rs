@@ -53,8 +53,8 @@ pub const LEAST_POLICY_PROCESSES: usize = 4;
 /// descriptors, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
-/// Wrong tokens of one user, or of one network, that are answered at once. One more per [`GUESS_PAUSE`] is; others are
-/// answered after that pause.
+/// Wrong tokens of one user, or of one network, that are answered at once. One more per
+/// [`GUESS_PAUSE`] is; others are answered after that pause.
 pub const GUESSES_AT_ONCE: u32 = 32;
 /// See [`GUESSES_AT_ONCE`].
 pub const GUESS_PAUSE: Duration = Duration::from_secs(1);

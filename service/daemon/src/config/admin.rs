@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::definitions::refuse;
 use super::error::ConfigError;
 use crate::limits::MAX_ADMIN_CERTIFICATES;
 
@@ -80,10 +79,12 @@ impl AdminConfig {
             return wrong("admin.client_ca", shown(&self.client_ca), expected);
         }
         if self.certificates.len() > MAX_ADMIN_CERTIFICATES {
-            return Err(refuse(
-                "admin.certificates",
-                &self.certificates.len().to_string(),
-            ));
+            let expected = format!("0 to {MAX_ADMIN_CERTIFICATES} tables");
+            return Err(ConfigError::OutOfRange {
+                setting: "admin.certificates",
+                value: self.certificates.len().to_string(),
+                expected: expected.into(),
+            });
         }
         for certificate in &self.certificates {
             let name = &certificate.name;
