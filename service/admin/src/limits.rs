@@ -4,7 +4,8 @@
 //! [`CONNECTIONS`] x [`REQUESTS_PER_CONNECTION`] x [`MAX_MESSAGE_BYTES`], 1 GiB, of one user a
 //! quarter; if the daemon listens on the network, [`REMOTE_CONNECTIONS`] add 512 MiB, of one
 //! network a quarter. Pushes hold [`PUSHES`] x [`PUSH_BYTES`] more, 256 MiB, and applies
-//! [`APPLIES`] x [`APPLY_BYTES`], 256 MiB. The daemon's sum has all of them.
+//! [`APPLIES`] x [`APPLY_BYTES`], 256 MiB; of the network, half of each in addition. The daemon's
+//! sum has all of them.
 //!
 //! One message at a time is decoded. One that consists of empty texts takes 24 times its bytes,
 //! 96 MiB, until its lists are counted ([`MAX_LIST`]), and is refused then. A client that doesn't
@@ -26,6 +27,17 @@ pub const REMOTE_CONNECTIONS: usize = 32;
 
 /// Connections of one IPv4 address, or of the addresses with the same first 64 bits of IPv6.
 pub const REMOTE_CONNECTIONS_PER_NETWORK: usize = 8;
+
+/// How old a connection from the network gets, and how long its last requests may take then: so
+/// old is a certificate's proof at most.
+pub const REMOTE_CONNECTION_AGE: (Duration, Duration) =
+    (Duration::from_secs(3_600), Duration::from_secs(60));
+
+/// Pushes from the network that are in progress at once. Further ones are rejected.
+pub const REMOTE_PUSHES: usize = 8;
+
+/// Applies from the network that are in progress at once. Further ones are rejected.
+pub const REMOTE_APPLIES: usize = 2;
 
 /// How long a TLS handshake may take.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);

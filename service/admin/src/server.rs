@@ -14,6 +14,7 @@ use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _};
@@ -23,9 +24,10 @@ use tonic::{Request, Response, Streaming};
 use crate::DESCRIPTOR_SET;
 use crate::limits::{
     APPLIES, APPLIES_PER_USER, APPLY_BYTES, APPLY_MESSAGE_BYTES, APPLY_OBJECTS, ASKS_QUEUED,
-    HEADER_BYTES, KEEPALIVE, MAX_MESSAGE_BYTES, MAX_SMALL_MESSAGE_BYTES, OPERATORS_APPLIES,
-    OPERATORS_PUSHES, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES, PUSHES_PER_USER,
-    REQUESTS_PER_CONNECTION, TAP_INTERVAL,
+    HEADER_BYTES, KEEPALIVE, MAX_LIST, MAX_MESSAGE_BYTES, MAX_SMALL_MESSAGE_BYTES,
+    OPERATORS_APPLIES, OPERATORS_PUSHES, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES,
+    PUSHES_PER_USER, REMOTE_APPLIES, REMOTE_CONNECTION_AGE, REMOTE_PUSHES, REQUESTS_PER_CONNECTION,
+    TAP_INTERVAL,
 };
 use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
@@ -92,6 +94,7 @@ impl Server {
         let service = Service {
             calls,
             is_operator,
+            most_age: None,
             pushes: Places::new(Most {
                 all: PUSHES,
                 operators: OPERATORS_PUSHES,
@@ -113,7 +116,7 @@ impl Server {
 }
 
 impl Serving {
-    fn start(service: Service, listener: Listener) -> io::Result<Serving> {
+    fn start(mut service: Service, listener: Listener) -> io::Result<Serving> {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -132,6 +135,7 @@ impl Serving {
                 Listener::Network(listener, tls) => {
                     listener.set_nonblocking(true)?;
                     let listener = tokio::net::TcpListener::from_std(listener)?;
+                    service.keep_apart();
                     (of_the_network(listener, tls), "tollgate-remote")
                 }
             }
@@ -165,7 +169,13 @@ async fn serve(service: Service, incoming: Accepted, stopped: oneshot::Receiver<
     let (Ok(v1), Ok(v1alpha)) = (reflection().build_v1(), reflection().build_v1alpha()) else {
         return;
     };
-    let server = tonic::transport::Server::builder()
+    let mut server = tonic::transport::Server::builder();
+    if let Some((age, grace)) = service.most_age {
+        server = server
+            .max_connection_age(age)
+            .max_connection_age_grace(grace);
+    }
+    let server = server
         .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
         .max_concurrent_streams(Some(REQUESTS_PER_CONNECTION as u32))
         .http2_max_header_list_size(Some(HEADER_BYTES))
@@ -188,6 +198,8 @@ async fn serve(service: Service, incoming: Accepted, stopped: oneshot::Receiver<
 struct Service {
     calls: mpsc::Sender<Call>,
     is_operator: fn(u32) -> bool,
+    /// How old connections get, and how long their last requests may take then.
+    most_age: Option<(Duration, Duration)>,
     /// Pushes that are being received.
     pushes: Arc<Places>,
     /// Applies that are being received.
@@ -225,6 +237,21 @@ fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
 }
 
 impl Service {
+    /// Gives the network places of its own, and connections an age.
+    fn keep_apart(&mut self) {
+        self.most_age = Some(REMOTE_CONNECTION_AGE);
+        self.pushes = Places::new(Most {
+            all: REMOTE_PUSHES,
+            operators: 0,
+            of_origin: PUSHES_PER_USER,
+        });
+        self.applies = Places::new(Most {
+            all: REMOTE_APPLIES,
+            operators: 0,
+            of_origin: APPLIES_PER_USER,
+        });
+    }
+
     /// Where a request comes from, and whether that is an operator's process.
     fn origin(&self, caller: &Caller) -> (Origin, bool) {
         let origin = caller.peer.origin();
@@ -420,6 +447,11 @@ async fn apply_order(mut pieces: Streaming<ApplyStateRequest>) -> Result<ApplyOr
                     settings,
                 } = more;
                 objects += tenants.len() + ceilings.len() + credentials.len() + policies.len();
+                if let Some(many) = attachments.iter().map(longest).find(|n| *n > MAX_LIST) {
+                    return invalid(format!(
+                        "a list of an attachment has {many} entries; the limit is {MAX_LIST}"
+                    ));
+                }
                 objects += attachments.len() + settings.len();
                 if objects > APPLY_OBJECTS {
                     let text = format!(
@@ -459,6 +491,24 @@ async fn apply_order(mut pieces: Streaming<ApplyStateRequest>) -> Result<ApplyOr
     };
     order.header = header;
     Ok(order)
+}
+
+/// The entries of the longest list of an attachment's options.
+fn longest(attachment: &AttachmentState) -> usize {
+    let Some(options) = &attachment.options else {
+        return 0;
+    };
+    let AttachmentOptions {
+        hooks,
+        fields,
+        metadata,
+        capabilities,
+        ..
+    } = options;
+    let lists = [hooks, fields, metadata, capabilities]
+        .into_iter()
+        .flatten();
+    lists.map(|list| list.names.len()).max().unwrap_or(0)
 }
 
 /// The most bytes of a request of the service: it may have a schema, a piece of a policy, or

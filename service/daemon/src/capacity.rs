@@ -307,15 +307,15 @@ fn of_applications() -> Vec<Line> {
         ),
         line(
             "pushes that are being received",
-            tollgate_admin::PUSHES,
+            tollgate_admin::PUSHES + tollgate_admin::REMOTE_PUSHES,
             tollgate_admin::PUSH_BYTES,
-            "PUSHES, PUSH_BYTES",
+            "PUSHES, REMOTE_PUSHES, PUSH_BYTES",
         ),
         line(
             "documents that are being applied",
-            tollgate_admin::APPLIES,
+            tollgate_admin::APPLIES + tollgate_admin::REMOTE_APPLIES,
             tollgate_admin::APPLY_BYTES,
-            "APPLIES, APPLY_BYTES",
+            "APPLIES, REMOTE_APPLIES, APPLY_BYTES",
         ),
         line(
             "packets of control connections",

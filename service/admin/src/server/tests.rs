@@ -207,6 +207,7 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
         Service {
             calls,
             is_operator: nobody,
+            most_age: None,
             pushes: Places::new(Most {
                 all: PUSHES,
                 operators: PUSHES,

@@ -55,12 +55,18 @@ impl Changes {
     /// # Errors
     /// UNAUTHENTICATED: it has.
     pub(super) fn require_actor(&self, actor: &Actor) -> Result<(), Status> {
-        let token = match actor {
-            Actor::Credential { token, .. } | Actor::Operator { token, .. } => token,
+        let (token, owner, name) = match actor {
+            Actor::Credential {
+                tenant,
+                name,
+                token,
+            } => (token, Owner::Tenant(tenant.clone()), name),
+            Actor::Operator { name, token } => (token, Owner::Provider, name),
             Actor::Admin { .. } | Actor::Daemon => return Ok(()),
         };
         let found = self.store.identity_of(token);
-        if found.map_err(|error| store_failed(&error))?.is_some() {
+        let found = found.map_err(|error| store_failed(&error))?;
+        if found.is_some_and(|found| found.owner == owner && found.credential == *name) {
             return Ok(());
         }
         let text = format!("the token of {actor} ended before the request began");

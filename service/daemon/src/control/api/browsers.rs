@@ -23,7 +23,7 @@ use tollgate_admin::proto::{
     ShowCeilingRequest, ShowTraceRequest, ShowUsageRequest, Side,
 };
 use tollgate_admin::server::Origin;
-use tollgate_admin::{Answer, Ask, Status, carry_out, to_json};
+use tollgate_admin::{Answer, Ask, Principal, Status, carry_out, to_json};
 use tollgate_console::{Action, Guest, Refusal, Source, Step, serve};
 use tollgate_control::TokenDigest;
 use tollgate_control::audit::{Actor, Event};
@@ -36,7 +36,7 @@ use crate::control::api::words::refused;
 use crate::control::authentication::forgotten;
 use crate::control::guesses::{Guesses, Pace};
 use crate::control::operators::console;
-use crate::control::operators::visitor::Visitor;
+use crate::control::operators::visitor::{Visitor, role_of};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 use crate::limits::{
@@ -163,7 +163,25 @@ fn still_valid(control: &Control, who: &Visitor) -> Result<(), Status> {
             Status::new(Code::UNAUTHENTICATED, text)
         }
         _ => refused(status),
-    })
+    })?;
+    // Documents may change a credential's role and keep its token.
+    let (Principal::Tenant { role, .. }, Actor::Credential { token, .. }) =
+        (&who.principal, &who.actor)
+    else {
+        return Ok(());
+    };
+    let found = control.changes.store().identity_of(token);
+    let found = found.map_err(|error| refused(store_failed(&error)))?;
+    match found.is_some_and(|found| role_of(found.role) == *role) {
+        true => Ok(()),
+        false => {
+            let text = format!(
+                "your session is over: the token of {} has another role now",
+                who.actor
+            );
+            Err(Status::new(Code::UNAUTHENTICATED, text))
+        }
+    }
 }
 
 /// One request of a session.

@@ -2,6 +2,7 @@
 //! a caller may name is checked here, and each object is there once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use prost::Message as _;
@@ -84,7 +85,7 @@ pub(super) fn wanted(order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
         }
         wanted.credentials.insert(key, credential_of(&credential)?);
     }
-    let mut known = BTreeSet::new();
+    let (mut known, mut proofs) = (BTreeSet::new(), BTreeMap::new());
     // Equal ones are shared by all that name them.
     let contents = contents.into_iter();
     let contents = contents.map(|(number, bytes)| (number, Content::of(bytes)));
@@ -122,9 +123,14 @@ pub(super) fn wanted(order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
             None => None,
             Some(content_reference::Content::Number(number)) => {
                 let what = format!("the proof of {words}");
-                match contents(number, &what)? {
-                    Content::Bytes { bytes, .. } => Some(proof_of(&bytes, &what)?),
-                    Content::Digest(_) => None,
+                match (proofs.get(&number), contents(number, &what)?) {
+                    (Some(known), _) => Some(Arc::clone(known)),
+                    (None, Content::Bytes { bytes, .. }) => {
+                        let proof = Arc::new(proof_of(&bytes, &what)?);
+                        proofs.insert(number, Arc::clone(&proof));
+                        Some(proof)
+                    }
+                    (None, Content::Digest(_)) => None,
                 }
             }
             Some(content_reference::Content::Digest(_)) => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
 use tollgate_control::{
-    Attachment, Cause, Holdings, Owner, PolicyVersion, Store, Token, TokenDigest,
+    Attachment, Cause, Holdings, Identity, Owner, PolicyVersion, Store, Token, TokenDigest,
 };
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{PolicyDelete, TenantRemove};
@@ -180,7 +180,14 @@ pub(in crate::control) fn end_sessions(
 
 /// The reason why a session is over, if it is. A store that can't be read ends no session.
 pub(crate) fn why_over(store: &Store, tenant: &str, token: Option<&TokenDigest>) -> Option<String> {
-    if token.is_some_and(|token| !matches!(store.identity_of(token), Ok(None))) {
+    let is_its = |identity: &Identity| {
+        identity.owner.tenant() == Some(tenant) && identity.role.opens_sessions()
+    };
+    let is_good = |token: &TokenDigest| match store.identity_of(token) {
+        Ok(found) => found.as_ref().is_some_and(is_its),
+        Err(_) => true,
+    };
+    if token.is_some_and(is_good) {
         return None;
     }
     match store.require_owner(&Owner::Tenant(tenant.to_owned())) {

@@ -8,6 +8,7 @@
 //!        checks ─ runtimes' number ─ the store, one transaction ─ runtimes ─ ends ─ settings
 //! ```
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -72,9 +73,9 @@ pub(in crate::control) async fn apply(
     for round in 0..SKETCHES {
         let sketch = sketch(control, &actor, &wanted)?;
         if round == 0 {
+            charge(control, &actor, &sketch.differs)?;
             // What can't be stored isn't compiled.
             try_out(control, &wanted, &sketch)?;
-            charge(control, &actor, &sketch.differs)?;
         }
         verify(control, &actor, &wanted, &sketch, &mut pushed).await?;
         let find = finder(&wanted, &sketch, &pushed);
@@ -230,6 +231,7 @@ async fn verify(
     sketch: &Sketch,
     pushed: &mut BTreeMap<usize, Pushed>,
 ) -> Result<(), Status> {
+    let mut known = Known::new();
     for (index, number) in &sketch.differs.pushes {
         if pushed.contains_key(index) {
             continue;
@@ -247,20 +249,25 @@ async fn verify(
             Status::new(status.code, text)
         };
         let is_new = matches!(module, Content::Bytes { .. });
-        let wasm = bytes_of(control, sketch, owner, module, "module").map_err(in_place)?;
+        let mut bytes = |content: &Content, what| {
+            let found = bytes_of(control, sketch, owner, (content, what), &mut known);
+            found.map_err(in_place)
+        };
+        let wasm = bytes(module, "module")?;
         let config = configuration.as_ref();
         let config = config
-            .map(|config| bytes_of(control, sketch, owner, config, "configuration"))
-            .transpose()
-            .map_err(in_place)?;
+            .map(|config| bytes(config, "configuration"))
+            .transpose()?;
         let ceiling = sketch.ceilings.get(owner);
         let per_hour = ceiling.map(|ceiling| ceiling.compile_s_per_hour);
-        if is_new {
-            // The origin of a stored one was proved when it was pushed.
-            let checked = control.modules.check_origin(&wasm, proof.as_ref());
+        // The origin of a stored one was proved when it was pushed. A tenant makes no new versions
+        // of modules that it couldn't push any more.
+        if is_new || matches!(actor, Actor::Credential { .. }) {
+            let proof = proof.as_deref();
+            let checked = control.modules.check_origin(&wasm, proof);
             checked.map_err(in_place)?;
             if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling) {
-                check_signers(tenant, ceiling, (&wasm, proof.as_ref()), name)?;
+                check_signers(tenant, ceiling, (&wasm, proof), name)?;
             }
         }
         let loaded = control.modules.load(owner, wasm.to_vec(), per_hour).await;
@@ -289,18 +296,25 @@ async fn verify(
     Ok(())
 }
 
+/// Contents that have been read from the store, by owner and digest: many objects may name one.
+type Known = BTreeMap<(Owner, [u8; 32]), Arc<[u8]>>;
+
 /// A content's bytes: its own, or those of one of the owner's versions.
 fn bytes_of(
     control: &Control,
     sketch: &Sketch,
     owner: &Owner,
-    content: &Content,
-    what: &str,
+    (content, what): (&Content, &str),
+    known: &mut Known,
 ) -> Result<Arc<[u8]>, Status> {
     let digest = match content {
         Content::Bytes { bytes, .. } => return Ok(Arc::clone(bytes)),
         Content::Digest(digest) => *digest,
     };
+    let key = (owner.clone(), digest);
+    if let Some(bytes) = known.get(&key) {
+        return Ok(Arc::clone(bytes));
+    }
     let is_module = what == "module";
     let mut policies = sketch.found.policies.iter();
     let holder = policies.find(|info| {
@@ -319,10 +333,12 @@ fn bytes_of(
     };
     let stored = control.changes.store().policy(owner, &holder.policy);
     let stored = stored.map_err(|error| store_failed(&error))?;
-    Ok(match is_module {
+    let bytes: Arc<[u8]> = match is_module {
         true => stored.wasm.into(),
         false => stored.config.unwrap_or_default().into(),
-    })
+    };
+    known.insert(key, Arc::clone(&bytes));
+    Ok(bytes)
 }
 
 /// The details of an attachment's record.
@@ -338,7 +354,7 @@ fn try_out(control: &Control, wanted: &Wanted, sketch: &Sketch) -> Result<(), St
     if differs.is_empty() {
         return Ok(());
     }
-    let mut contents = BTreeMap::new();
+    let (mut contents, mut known) = (BTreeMap::new(), Known::new());
     for (index, _) in &differs.pushes {
         let WantedPolicy {
             owner,
@@ -347,8 +363,8 @@ fn try_out(control: &Control, wanted: &Wanted, sketch: &Sketch) -> Result<(), St
             configuration,
             ..
         } = &wanted.policies[*index];
-        let bytes = |content, what| {
-            let found = bytes_of(control, sketch, owner, content, what);
+        let mut bytes = |content, what| {
+            let found = bytes_of(control, sketch, owner, (content, what), &mut known);
             found.map_err(|status| {
                 let text = format!("policy {name} of {owner}: {}", status.message);
                 Status::new(status.code, text)
@@ -356,7 +372,8 @@ fn try_out(control: &Control, wanted: &Wanted, sketch: &Sketch) -> Result<(), St
         };
         let config = configuration.as_ref();
         let config = config.map(|config| bytes(config, "configuration"));
-        contents.insert(*index, (bytes(module, "module")?, config.transpose()?));
+        let config = config.transpose()?;
+        contents.insert(*index, (bytes(module, "module")?, config));
     }
     let content = |index: usize| contents[&index].clone();
     let changes = differs.changes(wanted, content, |attachment| record_of(control, attachment));
@@ -430,13 +447,15 @@ impl Ready<'_> {
             // Runtimes may refuse this. So it comes first, and is reverted if nothing is made.
             control.resize(&after.in_force()).await?;
         }
-        let actor = self.actor.clone();
+        let (actor, is_stored) = (self.actor.clone(), Cell::new(false));
         let made = at_hand
             .carry_out(control, self.wishes, &find, |store| {
-                store.change_all(&actor, &changes)
+                store.change_all(&actor, &changes)?;
+                is_stored.set(true);
+                Ok(())
             })
             .await;
-        if let Err(status) = made {
+        if let (Err(status), false) = (&made, is_stored.get()) {
             if after.is_some()
                 && let Err(status) = control.resize(&before.in_force()).await
             {
@@ -445,9 +464,10 @@ impl Ready<'_> {
                     status.message
                 );
             }
-            return Err(status);
+            return Err(status.clone());
         }
-        self.end(&ended).await?;
+        // What is stored counts, also if a runtime refused a part of it.
+        let ended = self.end(&ended).await;
         let is_retuned = after.is_some() || self.changes_shares();
         if let Some(after) = after {
             control.settings.replace(after);
@@ -455,7 +475,7 @@ impl Ready<'_> {
         if is_retuned {
             control.tune(&before.in_force()).await?;
         }
-        Ok(answer)
+        made.and(ended).map(|()| answer)
     }
 
     /// Whether a tenant's share of a core may be another one then.

@@ -34,7 +34,7 @@ pub(in crate::control) struct WantedPolicy {
     pub(in crate::control) version: Option<u32>,
     pub(in crate::control) module: Content,
     pub(in crate::control) configuration: Option<Content>,
-    pub(in crate::control) proof: Option<PolicyProof>,
+    pub(in crate::control) proof: Option<Arc<PolicyProof>>,
 }
 
 /// Bytes, or their digest.

@@ -243,7 +243,9 @@ fn effect(before: Option<&Attachment>, after: &Attachment) -> Option<String> {
         };
         return Some(format!("{policy}@{version} is on trial ({trial}){later}"));
     }
-    let version = slot.stable.or(candidate.map(|its| its.version))?;
+    // The former version decides again after a rollback, which needs no approval.
+    let candidate = candidate.map(|its| its.version);
+    let version = slot.stable.or(candidate).or(slot.previous)?;
     let mut had = before?.options.clone();
     if options.isolation == Some(Isolation::Process) {
         // It only takes something back, and the ceiling may demand it.
@@ -295,6 +297,16 @@ mod tests {
         assert!(later.is_some_and(|effect| effect.contains("by itself after 60000 ms")));
         let canary = of(trial(2, Trial::Canary(10), None));
         assert_eq!(canary.as_deref(), Some("acl@2 is on trial (canary 10%)"));
+        // What a rollback would bring back decides under these options then.
+        let mut gone = acl(Slot {
+            stable: None,
+            previous: Some(1),
+            ..trial(2, Trial::Shadow, None)
+        });
+        assert_eq!(effect(Some(&one), &gone), None);
+        gone.options.cpu_us = Some(9_000);
+        let other = effect(Some(&one), &gone);
+        assert_eq!(other.as_deref(), Some("acl@1 decides under other options"));
         // A trial that goes on, or decides less.
         let canary = acl(trial(2, Trial::Canary(10), None));
         assert_eq!(effect(Some(&canary), &canary), None);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use prost::Message as _;
 use serde_json::json;
 use tollgate_control::audit::{Actor, Event};
-use tollgate_control::{Approval, ApprovalState, StoreError};
+use tollgate_control::{Approval, ApprovalState, Role, StoreError};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{PolicyStep, Request, RequestBody, STEP_PROMOTE};
 use tollgate_shm_abi::status::Code;
@@ -50,6 +50,11 @@ impl Control {
                 Code::UNAUTHENTICATED => token_ended(&held),
                 _ => status,
             })?;
+        let identity = self.changes.store().identity_of(&held.token);
+        let identity = identity.map_err(refused)?;
+        if identity.is_none_or(|identity| identity.role != Role::Owner) {
+            return Err(token_ended(&held));
+        }
         let order = Request::decode(&held.order[..]).map_err(internal)?;
         let order = order
             .body
@@ -60,6 +65,7 @@ impl Control {
         };
         let sketch = || sketched(self, &order);
         let (plans, prepared, _one_at_a_time) = self.loaded(&asker, compiles, sketch).await?;
+        self.changes.require_actor(&operator)?;
         let act = held.what["act"].as_str().unwrap_or_default();
         if self.what(act, &plans)? != held.what {
             return Err(changed(&held));
