@@ -1,7 +1,7 @@
 //! Who has a token.
 //!
-//! Wrong tokens of a user or network are paced ([`super::guesses`]). A right one is never delayed: a
-//! program that still has an old token doesn't lock out the others.
+//! Wrong tokens of a user or network are paced ([`super::guesses`]). A right one is never delayed:
+//! a program that still has an old token doesn't lock out the others.
 
 use std::time::Instant;
 
