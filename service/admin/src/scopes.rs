@@ -171,10 +171,14 @@ impl Scoped for AttachPolicyRequest {
     }
 
     fn longest_list(&self) -> usize {
-        let options = self.options.iter();
-        let lists =
-            options.flat_map(|its| [&its.hooks, &its.fields, &its.metadata, &its.capabilities]);
-        let longest = lists.flatten().map(|list| list.names.len()).max();
-        longest.unwrap_or(0)
+        longest(self.options.as_ref())
     }
+}
+
+/// The entries of the longest list of an attachment's options.
+pub(crate) fn longest(options: Option<&AttachmentOptions>) -> usize {
+    let options = options.into_iter();
+    let lists = options.flat_map(|its| [&its.hooks, &its.fields, &its.metadata, &its.capabilities]);
+    let longest = lists.flatten().map(|list| list.names.len()).max();
+    longest.unwrap_or(0)
 }

@@ -31,7 +31,7 @@ use crate::limits::{
 };
 use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
-use crate::scopes::short;
+use crate::scopes::{longest, short};
 use crate::status::{Secret, Status};
 
 use connections::{Accepted, Most, Place, Places, of_processes, of_the_network};
@@ -282,12 +282,8 @@ impl Service {
         };
         let (origin, is_operator) = self.origin(&caller);
         // Until the answer: the daemon has the parts until then.
-        let _place = Place::take(&self.pushes, origin, is_operator).ok_or_else(|| {
-            let text = format!(
-                "{PUSHES} pushes, or {PUSHES_PER_USER} of {origin}, are in progress, which is the limit: try again in a moment"
-            );
-            Status::new(Code::RESOURCE_EXHAUSTED, text)
-        })?;
+        let place = Place::take(&self.pushes, origin, is_operator);
+        let _place = place.ok_or_else(|| self.pushes.full("pushes", origin))?;
         let order = tokio::time::timeout(PUSH_PATIENCE, order(pieces)).await;
         let mut order = order.map_err(|_elapsed| {
             let text = format!("the push didn't arrive within {PUSH_PATIENCE:?}");
@@ -316,12 +312,8 @@ impl Service {
     ) -> Result<ApplyStateResponse, Status> {
         let (origin, is_operator) = self.origin(&caller);
         // Until the answer: the daemon has the contents until then.
-        let _place = Place::take(&self.applies, origin, is_operator).ok_or_else(|| {
-            let text = format!(
-                "{APPLIES} applies, or {APPLIES_PER_USER} of {origin}, are in progress, which is the limit: try again in a moment"
-            );
-            Status::new(Code::RESOURCE_EXHAUSTED, text)
-        })?;
+        let place = Place::take(&self.applies, origin, is_operator);
+        let _place = place.ok_or_else(|| self.applies.full("applies", origin))?;
         let order = tokio::time::timeout(PUSH_PATIENCE, apply_order(pieces)).await;
         let order = order.map_err(|_elapsed| {
             let text = format!("the documents didn't arrive within {PUSH_PATIENCE:?}");
@@ -447,7 +439,11 @@ async fn apply_order(mut pieces: Streaming<ApplyStateRequest>) -> Result<ApplyOr
                     settings,
                 } = more;
                 objects += tenants.len() + ceilings.len() + credentials.len() + policies.len();
-                if let Some(many) = attachments.iter().map(longest).find(|n| *n > MAX_LIST) {
+                if let Some(many) = attachments
+                    .iter()
+                    .map(|its| longest(its.options.as_ref()))
+                    .find(|many| *many > MAX_LIST)
+                {
                     return invalid(format!(
                         "a list of an attachment has {many} entries; the limit is {MAX_LIST}"
                     ));
@@ -491,24 +487,6 @@ async fn apply_order(mut pieces: Streaming<ApplyStateRequest>) -> Result<ApplyOr
     };
     order.header = header;
     Ok(order)
-}
-
-/// The entries of the longest list of an attachment's options.
-fn longest(attachment: &AttachmentState) -> usize {
-    let Some(options) = &attachment.options else {
-        return 0;
-    };
-    let AttachmentOptions {
-        hooks,
-        fields,
-        metadata,
-        capabilities,
-        ..
-    } = options;
-    let lists = [hooks, fields, metadata, capabilities]
-        .into_iter()
-        .flatten();
-    lists.map(|list| list.names.len()).max().unwrap_or(0)
 }
 
 /// The most bytes of a request of the service: it may have a schema, a piece of a policy, or

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use tokio_stream::wrappers::ReceiverStream;
+use tollgate_shm_abi::status::Code;
 use tonic::transport::server::Connected;
 
 use super::tls::Tls;
@@ -20,6 +21,7 @@ use crate::limits::{
     ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, OPERATORS_CONNECTIONS, PREFACE_TIME,
     REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK,
 };
+use crate::status::Status;
 
 /// The bytes with which a client of HTTP/2 begins (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
@@ -121,6 +123,15 @@ impl Places {
     pub(super) fn new(most: Most) -> Arc<Places> {
         let taken = Mutex::default();
         Arc::new(Places { most, taken })
+    }
+
+    /// The refusal of one more.
+    pub(super) fn full(&self, what: &str, origin: Origin) -> Status {
+        let Most { all, of_origin, .. } = self.most;
+        let text = format!(
+            "{all} {what}, or {of_origin} of {origin}, are in progress, which is the limit: try again in a moment"
+        );
+        Status::new(Code::RESOURCE_EXHAUSTED, text)
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {

@@ -211,12 +211,12 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
             pushes: Places::new(Most {
                 all: PUSHES,
                 operators: PUSHES,
-                of_origin: PUSHES,
+                of_origin: PUSHES_PER_USER,
             }),
             applies: Places::new(Most {
                 all: APPLIES,
                 operators: APPLIES,
-                of_origin: APPLIES,
+                of_origin: APPLIES_PER_USER,
             }),
         }
     };
