@@ -19,7 +19,7 @@
 //! A transaction of several changes has a record of each: its anchor is all their lines.
 //!
 //! So a record describes a change that was made, no change is made without a record, and at most
-//! the newest transaction's records are only in the anchor. The next change appends it first, or
+//! the newest transaction's records are only in the anchor. The next change appends them first, or
 //! fails. A start after such a crash completes the file and records that (`healed`), whichever
 //! bytes of the line a power cut has left, with zeros for the others. Any other end of the file was
 //! changed by another program, and the next record says so (`broken`).
@@ -70,7 +70,7 @@ pub(crate) struct Log {
     pub(crate) head: Head,
     /// The anchor's lines, if the file lacks some of them.
     owed: Option<String>,
-    /// Why the file lacks it, after a failed attempt.
+    /// Why the file lacks them, after a failed attempt.
     failure: Option<String>,
 }
 

@@ -543,6 +543,11 @@ impl Store {
                 return Err(error);
             }
         };
+        if notes.is_empty() {
+            // The newest record anchors the log: without one, the log would seem to have no end.
+            change.abort()?;
+            return Err(contradiction("a change has no record".to_owned()));
+        }
         let (lines, head) = audit::lines(&log.head, SystemTime::now(), &notes);
         let block = lines.join("\n");
         let mut audit = change.open_table(AUDIT)?;

@@ -1867,9 +1867,10 @@ fn a_request_expires_and_survives_a_copy() {
 
 // ---- several changes at once ----
 
-/// Everything that is stored.
-fn all_of(store: &Store) -> (Snapshot, audit::Head) {
-    (store.snapshot(None, None).unwrap(), store.audit_head())
+/// Everything that is stored, and what this set has applied.
+fn all_of(store: &Store, set: &DocumentSet) -> (Snapshot, audit::Head) {
+    let all = store.snapshot(None, Some(set)).unwrap();
+    (all, store.audit_head())
 }
 
 #[test]
@@ -1906,18 +1907,18 @@ fn several_changes_are_made_together_or_not_at_all() {
         removed: Vec::new(),
     };
     let good = [tenant("new"), credential(1), push(3), push(5), applied];
-    let before = all_of(&store);
+    let before = all_of(&store, &set);
     let removed = Change::RemoveTenant {
         tenant: "nobody".to_owned(),
     };
     for wrong in [removed, push(5), push(4), tenant("new"), tenant("A")] {
         let changes = [&good[..], &[wrong]].concat();
         store.change_all(&ADMIN, &changes).unwrap_err();
-        assert_eq!(all_of(&store), before);
+        assert_eq!(all_of(&store, &set), before);
         store.check_invariants();
     }
     store.try_all(&good).unwrap();
-    assert_eq!(all_of(&store), before, "a try changes nothing");
+    assert_eq!(all_of(&store, &set), before, "a try changes nothing");
     store.change_all(&ADMIN, &good).unwrap();
     store.check_invariants();
     let found = store.snapshot(None, Some(&set)).unwrap();

@@ -6,14 +6,15 @@ use redb::{ReadableTable, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::policies::put_checked;
 use super::{Store, note};
 use crate::approval::{Approval, ApprovalState, Decision, NewApproval};
 use crate::audit::{Actor, Event};
 use crate::error::{StoreError, full};
 use crate::limits;
-use crate::model::{Attachment, TokenDigest, check_attachment, check_size};
+use crate::model::{Attachment, TokenDigest, check_size};
 use crate::policy::Owner;
-use crate::rows::{put, require_owner, require_owner_in, successor};
+use crate::rows::{require_owner, require_owner_in, successor};
 use crate::tables::{APPROVALS, ApprovalKey, ApprovalRow, NEVER, TENANTS};
 
 /// What a row has as JSON.
@@ -185,11 +186,10 @@ impl Store {
         with: &NewDecision<'_>,
         attachments: &[Attachment],
     ) -> Result<(), StoreError> {
-        attachments.iter().try_for_each(check_attachment)?;
         self.change(|change| {
             decide(change, with, SystemTime::now())?;
             for attachment in attachments {
-                put(change, attachment)?;
+                put_checked(change, attachment)?;
             }
             Ok(((), note(actor, Event::ApprovalGrant, details)))
         })

@@ -117,13 +117,7 @@ impl Store {
     /// # Errors
     /// As for each change alone; or there are too many.
     pub fn change_all(&self, actor: &Actor, changes: &[Change]) -> Result<(), StoreError> {
-        if changes.len() > limits::MAX_CHANGES {
-            return Err(StoreError::TooMany {
-                what: "changes",
-                count: changes.len(),
-                limit: limits::MAX_CHANGES,
-            });
-        }
+        check_count(changes)?;
         if changes.is_empty() {
             return Ok(());
         }
@@ -136,14 +130,13 @@ impl Store {
             Ok(((), notes))
         })
     }
-}
 
-impl Store {
     /// Whether [`change_all`](Self::change_all) would make these changes.
     ///
     /// # Errors
     /// It wouldn't, for this reason.
     pub fn try_all(&self, changes: &[Change]) -> Result<(), StoreError> {
+        check_count(changes)?;
         let change = self.database.begin_write(true)?;
         let tried = changes
             .iter()
@@ -152,6 +145,17 @@ impl Store {
             change.abort()?;
         }
         tried
+    }
+}
+
+fn check_count(changes: &[Change]) -> Result<(), StoreError> {
+    match changes.len() <= limits::MAX_CHANGES {
+        true => Ok(()),
+        false => Err(StoreError::TooMany {
+            what: "changes",
+            count: changes.len(),
+            limit: limits::MAX_CHANGES,
+        }),
     }
 }
 
