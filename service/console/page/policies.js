@@ -1,4 +1,4 @@
-// Attached policies, the two versions of a trial side by side, and the actions of an operator.
+// Attached policies, the two versions of a trial side by side, and the actions of an operator or an owner.
 
 import { duration, percent, perSecond, whole } from './counts.js';
 import { el, table } from './build.js';

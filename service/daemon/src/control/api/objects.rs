@@ -130,7 +130,9 @@ pub(super) fn wanted(order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
                         proofs.insert(number, Arc::clone(&proof));
                         Some(proof)
                     }
-                    (None, Content::Digest(_)) => None,
+                    (None, Content::Digest(_)) => {
+                        return Err(invalid(format!("{what} isn't stored")));
+                    }
                 }
             }
             Some(content_reference::Content::Digest(_)) => {

@@ -108,9 +108,7 @@ impl Paces {
         let tenant = tenants.get_mut(name);
         look(tenant.expect("it was there, or was inserted"))
     }
-}
 
-impl Paces {
     /// Counts further changes of a request that has begun.
     ///
     /// # Errors

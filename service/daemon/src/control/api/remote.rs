@@ -181,7 +181,7 @@ impl TlsSource for Renewing {
                     state.config = config;
                     let shown = self.files.certificate.display();
                     tracing::info!(
-                        "the administrative API uses the certificate in {shown} again as it is now"
+                        "the administrative API uses the changed files (certificate: {shown})"
                     );
                 }
                 Err(why) => tracing::error!(

@@ -68,16 +68,17 @@ pub(in crate::control) async fn apply(
     mut wanted: Wanted,
 ) -> Result<(Vec<ObjectChange>, Vec<String>), Status> {
     normalize_settings(control, &mut wanted)?;
-    let mut pushed = BTreeMap::new();
+    let (mut pushed, mut known) = (BTreeMap::new(), Known::new());
     let mut at_hand = AtHand::default();
     for round in 0..SKETCHES {
         let sketch = sketch(control, &actor, &wanted)?;
         if round == 0 {
             charge(control, &actor, &sketch.differs)?;
             // What can't be stored isn't compiled.
-            try_out(control, &wanted, &sketch)?;
+            try_out(control, &wanted, &sketch, &mut known)?;
         }
-        verify(control, &actor, &wanted, &sketch, &mut pushed).await?;
+        let read = (&mut known, &mut pushed);
+        verify(control, &actor, &wanted, &sketch, read).await?;
         let find = finder(&wanted, &sketch, &pushed);
         for wish in wishes(&sketch) {
             at_hand.prepare(control, &wish, &find).await?;
@@ -91,7 +92,7 @@ pub(in crate::control) async fn apply(
             .pushes
             .iter()
             .all(|(index, _)| pushed.contains_key(index))
-            && wishes.iter().all(|wish| at_hand.has(wish, &find));
+            && at_hand.make_plans(&wishes, &find);
         if is_ready {
             let ready = Ready {
                 control,
@@ -101,7 +102,7 @@ pub(in crate::control) async fn apply(
                 sketch: &sketch,
                 wishes: &wishes,
             };
-            return ready.make(at_hand, find, lock).await;
+            return ready.make(at_hand, lock).await;
         }
     }
     let text = "policies change all the time, and the documents find no moment between two changes: apply them again";
@@ -229,9 +230,8 @@ async fn verify(
     actor: &Actor,
     wanted: &Wanted,
     sketch: &Sketch,
-    pushed: &mut BTreeMap<usize, Pushed>,
+    (known, pushed): (&mut Known, &mut BTreeMap<usize, Pushed>),
 ) -> Result<(), Status> {
-    let mut known = Known::new();
     for (index, number) in &sketch.differs.pushes {
         if pushed.contains_key(index) {
             continue;
@@ -250,7 +250,7 @@ async fn verify(
         };
         let is_new = matches!(module, Content::Bytes { .. });
         let mut bytes = |content: &Content, what| {
-            let found = bytes_of(control, sketch, owner, (content, what), &mut known);
+            let found = bytes_of(control, sketch, owner, (content, what), known);
             found.map_err(in_place)
         };
         let wasm = bytes(module, "module")?;
@@ -349,12 +349,17 @@ fn record_of(control: &Control, attachment: &Attachment) -> Value {
 }
 
 /// Makes the transaction, and aborts it: names, limits and ceilings hold.
-fn try_out(control: &Control, wanted: &Wanted, sketch: &Sketch) -> Result<(), Status> {
+fn try_out(
+    control: &Control,
+    wanted: &Wanted,
+    sketch: &Sketch,
+    known: &mut Known,
+) -> Result<(), Status> {
     let differs = &sketch.differs;
     if differs.is_empty() {
         return Ok(());
     }
-    let (mut contents, mut known) = (BTreeMap::new(), Known::new());
+    let mut contents = BTreeMap::new();
     for (index, _) in &differs.pushes {
         let WantedPolicy {
             owner,
@@ -364,7 +369,7 @@ fn try_out(control: &Control, wanted: &Wanted, sketch: &Sketch) -> Result<(), St
             ..
         } = &wanted.policies[*index];
         let mut bytes = |content, what| {
-            let found = bytes_of(control, sketch, owner, (content, what), &mut known);
+            let found = bytes_of(control, sketch, owner, (content, what), known);
             found.map_err(|status| {
                 let text = format!("policy {name} of {owner}: {}", status.message);
                 Status::new(status.code, text)
@@ -409,12 +414,11 @@ impl Ready<'_> {
     async fn make(
         self,
         at_hand: AtHand,
-        find: impl Fn(&Owner, &str, u32) -> Option<Version>,
         _lock: OneAtATime<'_>,
     ) -> Result<(Vec<ObjectChange>, Vec<String>), Status> {
         let (control, differs) = (self.control, &self.sketch.differs);
         let mut warnings = self.above_ceilings()?;
-        warnings.extend(at_hand.check(control, &self.actor, self.wishes, &find)?);
+        warnings.extend(at_hand.check(control, &self.actor, self.wishes)?);
         let answer = (differs.objects.clone(), warnings);
         if differs.is_empty() {
             return Ok(answer);
@@ -449,7 +453,7 @@ impl Ready<'_> {
         }
         let (actor, is_stored) = (self.actor.clone(), Cell::new(false));
         let made = at_hand
-            .carry_out(control, self.wishes, &find, |store| {
+            .carry_out(control, |store| {
                 store.change_all(&actor, &changes)?;
                 is_stored.set(true);
                 Ok(())

@@ -31,6 +31,7 @@ pub(in crate::control) struct Wish<'a> {
 pub(in crate::control) struct AtHand {
     versions: BTreeMap<(Owner, String, VersionNumber), Version>,
     instances: PreparedInstances,
+    plans: Vec<Plan<Version>>,
 }
 
 impl AtHand {
@@ -64,13 +65,18 @@ impl AtHand {
         Ok(())
     }
 
-    /// Whether everything that a wish needs is loaded.
-    pub(in crate::control) fn has(
-        &self,
-        wish: &Wish<'_>,
+    /// Makes the plans of all wishes, which are checked and carried out. Returns whether everything
+    /// that they need is loaded.
+    pub(in crate::control) fn make_plans(
+        &mut self,
+        wishes: &[Wish<'_>],
         pushed: &impl Fn(&Owner, &str, u32) -> Option<Version>,
     ) -> bool {
-        self.plan(wish, pushed).is_some()
+        let plans = wishes.iter().map(|wish| self.plan(wish, pushed));
+        let plans: Option<Vec<_>> = plans.collect();
+        let are_all = plans.is_some();
+        self.plans = plans.unwrap_or_default();
+        are_all
     }
 
     /// The plan of a wish, if its versions are loaded.
@@ -93,7 +99,7 @@ impl AtHand {
         Some(sketch.with(&versions))
     }
 
-    /// Checks all wishes. Returns warnings.
+    /// Checks all wishes, whose plans have been made. Returns warnings.
     ///
     /// # Errors
     /// One of them isn't possible, or not for this actor.
@@ -102,31 +108,26 @@ impl AtHand {
         control: &Control,
         actor: &Actor,
         wishes: &[Wish<'_>],
-        pushed: &impl Fn(&Owner, &str, u32) -> Option<Version>,
     ) -> Result<Vec<String>, Status> {
+        // Documents don't wait: their other objects would wait with them.
+        control.require_approved(actor, Event::Attach, &self.plans)?;
         let mut warnings = Vec::new();
-        for wish in wishes {
+        for (wish, plan) in wishes.iter().zip(&self.plans) {
             wish.check_ceiling(control, actor)?;
-            if let Some(plan) = self.plan(wish, pushed) {
-                // Documents don't wait: their other objects would wait with them.
-                control.require_approved(actor, Event::Attach, std::slice::from_ref(&plan))?;
-                warnings.extend(check_plan(control, &plan, wish.ceiling, &[])?);
-            }
+            warnings.extend(check_plan(control, plan, wish.ceiling, &[])?);
         }
         Ok(warnings)
     }
 
-    /// Carries out all wishes or none. `store` stores them, with everything else of the documents.
+    /// Carries out all plans or none. `store` stores them, with everything else of the documents.
     pub(in crate::control) async fn carry_out(
         self,
         control: &Rc<Control>,
-        wishes: &[Wish<'_>],
-        pushed: &impl Fn(&Owner, &str, u32) -> Option<Version>,
         store: impl FnOnce(&Store) -> Result<(), StoreError>,
     ) -> Result<(), Status> {
-        let plans = wishes.iter().filter_map(|wish| self.plan(wish, pushed));
-        let plans = plans.collect();
-        control.carry_out_with(plans, self.instances, store).await
+        control
+            .carry_out_with(self.plans, self.instances, store)
+            .await
     }
 }
 
