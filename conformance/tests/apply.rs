@@ -673,11 +673,8 @@ fn a_prune_deletes_what_the_set_had_and_nothing_else() {
     assert_eq!(daemon.ok("tenant list"), "acme\nby-hand\nother\n");
     assert_eq!(daemon.attachment("own")["stable"], 1);
     let left = daemon.ok("export");
-    for kept in ["\"own\"", "\"extra\"", "\"default\"", "\"acl\""] {
-        assert!(
-            left.contains(kept) || kept == "\"default\"",
-            "{kept}: {left}"
-        );
+    for kept in ["\"own\"", "\"extra\"", "\"acl\""] {
+        assert!(left.contains(kept), "{kept}: {left}");
     }
     assert!(
         !left.contains("\"guard\"") && !left.contains("\"ci\""),

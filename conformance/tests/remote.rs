@@ -70,6 +70,16 @@ impl Hosted {
         Client::connect_remotely(&self.remote(ca, identity), token.as_ref(), PATIENCE)
     }
 
+    /// A client without TLS.
+    fn plain_client(&self, token: Option<&str>) -> Client {
+        let remote = Remote {
+            endpoint: format!("http://{}", self.at),
+            ..Remote::default()
+        };
+        let token = token.map(Secret::new);
+        Client::connect_remotely(&remote, token.as_ref(), PATIENCE).unwrap()
+    }
+
     /// Runs `tollgate` for a user who can reach nothing of this host but the address.
     fn tollgate(&self, ca: &Path, line: &str, token: Option<&str>) -> Outcome {
         let mut words: Vec<_> = line.split(' ').map(str::to_owned).collect();
@@ -271,18 +281,12 @@ fn on_loopback_the_api_may_be_plain_and_tokens_are_needed_all_the_same() {
     let bed = Testbed::new();
     let hosted = Hosted::start(&bed, "listen = '127.0.0.1:0'");
     let acme = hosted.daemon.tenant("acme");
-    let remote = Remote {
-        endpoint: format!("http://{}", hosted.at),
-        ..Remote::default()
-    };
-    let client = |token: Option<&str>| {
-        let token = token.map(Secret::new);
-        Client::connect_remotely(&remote, token.as_ref(), PATIENCE).unwrap()
-    };
-    client(Some(&acme))
+    hosted
+        .plain_client(Some(&acme))
         .ask(ListPoliciesRequest::default())
         .unwrap();
-    let nobody = client(None).ask(ListTenantsRequest {}).unwrap_err();
+    let nobody = hosted.plain_client(None).ask(ListTenantsRequest {});
+    let nobody = nobody.unwrap_err();
     assert_eq!(nobody.code, Code::UNAUTHENTICATED, "{nobody}");
     // A client refuses to send a token in the clear to another host.
     let far = Remote {
@@ -298,13 +302,7 @@ fn wrong_tokens_from_a_network_are_slow_and_right_ones_are_not() {
     let bed = Testbed::new();
     let hosted = Hosted::start(&bed, "listen = '127.0.0.1:0'");
     let acme = hosted.daemon.tenant("acme");
-    let remote = Remote {
-        endpoint: format!("http://{}", hosted.at),
-        ..Remote::default()
-    };
-    let client = |token: &str| {
-        Client::connect_remotely(&remote, Some(&Secret::new(token)), PATIENCE).unwrap()
-    };
+    let client = |token| hosted.plain_client(Some(token));
     let (wrong, right) = (client("tg_wrong"), client(&acme));
     let slow = (0..64).find_map(|_| {
         let refused = wrong.ask(ListPoliciesRequest::default()).unwrap_err();
@@ -317,9 +315,11 @@ fn wrong_tokens_from_a_network_are_slow_and_right_ones_are_not() {
     assert!(slow.is_some(), "answers get slow");
     right.ask(ListPoliciesRequest::default()).unwrap();
     // Users of the host have an allowance of their own.
+    let file = hosted.daemon.token_file("tg_wrong").display().to_string();
     let local = hosted
         .daemon
-        .tollgate(["policy", "list", "--token-file", "/dev/null"]);
+        .tollgate(["policy", "list", "--token-file", &file]);
+    assert_eq!(local.code, 16, "{local}");
     assert!(!local.err.contains("sends wrong tokens"), "{local}");
     let records = hosted.daemon.ok("audit show --last 3");
     assert_eq!(records.matches(": guesses ").count(), 1, "{records}");
