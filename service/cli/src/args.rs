@@ -39,9 +39,10 @@ const CONTEXT: &str = "TOLLGATE_CONTEXT";
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
 ///
 /// The exit status is 0 on success. On failure it is the number of the status code, as in gRPC (3
-/// INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...). It is 74 if standard
-/// output can't be written, 75 if a change waits for an operator's approval, and 141, without a
-/// message, if the reader has closed standard output.
+/// INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...). It is 20 if `apply
+/// --dry-run` would change something, 74 if standard output can't be written, 75 if a change waits
+/// for an operator's approval, and 141, without a message, if the reader has closed standard
+/// output.
 #[derive(Debug, Parser)]
 #[command(
     name = "tollgate",
