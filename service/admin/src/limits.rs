@@ -115,6 +115,9 @@ pub(crate) const PREFACE_TIME: Duration = Duration::from_secs(10);
 /// How often the server asks the daemon for the calls of a watcher.
 pub const TAP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// How long requests in progress may take when the server stops, before their connections end.
+pub const STOP_GRACE: Duration = Duration::from_millis(500);
+
 /// How often a silent connection is pinged, and how long its answer may take.
 pub const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 

@@ -27,7 +27,7 @@ use crate::limits::{
     HEADER_BYTES, KEEPALIVE, MAX_LIST, MAX_MESSAGE_BYTES, MAX_SMALL_MESSAGE_BYTES,
     OPERATORS_APPLIES, OPERATORS_PUSHES, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES,
     PUSHES_PER_USER, REMOTE_APPLIES, REMOTE_CONNECTION_AGE, REMOTE_PUSHES, REQUESTS_PER_CONNECTION,
-    TAP_INTERVAL,
+    STOP_GRACE, TAP_INTERVAL,
 };
 use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
@@ -186,11 +186,15 @@ async fn serve(service: Service, incoming: Accepted, stopped: oneshot::Receiver<
         .add_service(v1alpha.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES));
     let server = add_services(server, &service, &health).await;
     drop(service);
-    // Open connections would keep the thread: they end with it.
+    let (stopping, drain) = oneshot::channel::<()>();
+    let drained = async { drop(drain.await) };
+    let mut serving = std::pin::pin!(server.serve_with_incoming_shutdown(incoming, drained));
     tokio::select! {
-        _ended = server.serve_with_incoming(incoming) => {}
-        _ = stopped => {}
+        _ended = &mut serving => return,
+        _ = stopped => drop(stopping),
     }
+    // Open connections would keep the thread: they end with it.
+    let _in_time = tokio::time::timeout(STOP_GRACE, serving).await;
 }
 
 /// All services of the table.
