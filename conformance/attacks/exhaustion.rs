@@ -1,11 +1,11 @@
 //! Policies that use up memory, tables and the stack, or trap, on every call. Only that call is
 //! affected, and the daemon doesn't grow.
 
+use tollgate_admin::proto::AttachmentOptions;
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;
 use tollgate_conformance::testbed::Testbed;
 use tollgate_conformance::traffic::{ECHO, Traffic};
-use tollgate_shm_abi::messages::PolicyOptions;
 
 use crate::caller::{Caller, passed, patient_daemon, total};
 use crate::measure::{Limit, measured, say, together};
@@ -78,9 +78,9 @@ fn exhaustion_and_traps_cost_the_call_only() {
     for (at, (what, module, fault)) in attacks().into_iter().enumerate() {
         let tenant = format!("mallory{at}");
         let caller = Caller::new(&daemon, admin.tenant(&tenant));
-        let place = Place::client(&tenant, ECHO).with(PolicyOptions {
+        let place = Place::client(&tenant, ECHO).with(AttachmentOptions {
             cpu_us: Some(10_000),
-            ..PolicyOptions::default()
+            ..AttachmentOptions::default()
         });
         admin.install(&place, "hostile", &module.wasm(), b"");
         let outcomes = caller.calls(CALLS);
@@ -115,10 +115,10 @@ fn fresh_instances_that_fill_their_memory_do_not_add_up() {
     let daemon = patient_daemon(&bed, "cpu_share_percent = 100");
     let mut admin = Admin::connect(&daemon);
     let caller = Caller::new(&daemon, admin.tenant("mallory"));
-    let place = Place::client("mallory", ECHO).with(PolicyOptions {
+    let place = Place::client("mallory", ECHO).with(AttachmentOptions {
         cpu_us: Some(10_000),
         fresh: Some(true),
-        ..PolicyOptions::default()
+        ..AttachmentOptions::default()
     });
     let (_, module, _) = attacks().remove(0);
     admin.install(&place, "hostile", &module.wasm(), b"");

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use tollgate_admin::proto::{AttachmentOptions, Names};
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::{ALLOW, Module};
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually};
 use tollgate_conformance::traffic::{ECHO, Traffic};
-use tollgate_shm_abi::messages::{Names, PolicyOptions};
 
 use crate::caller::{Caller, passed, patient_daemon, total, with_text};
 use crate::measure::{Limit, measured, say, together};
@@ -53,9 +53,9 @@ fn a_flood_of_log_lines_is_limited_and_counted() {
                (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))",
         )
     };
-    let place = Place::client("mallory", ECHO).with(PolicyOptions {
+    let place = Place::client("mallory", ECHO).with(AttachmentOptions {
         cpu_us: Some(10_000),
-        ..PolicyOptions::default()
+        ..AttachmentOptions::default()
     });
     admin.install(&place, "flood", &module.wasm(), b"");
     let calls = 200;
@@ -108,9 +108,9 @@ fn a_flood_of_metrics_costs_fuel_and_no_memory() {
                (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))",
         )
     };
-    let place = Place::client("mallory", ECHO).with(PolicyOptions {
+    let place = Place::client("mallory", ECHO).with(AttachmentOptions {
         cpu_us: Some(10_000),
-        ..PolicyOptions::default()
+        ..AttachmentOptions::default()
     });
     admin.install(&place, "flood", &module.wasm(), b"");
     let warm = caller.calls(20);
@@ -217,12 +217,12 @@ fn shared_state_that_is_filled_up_is_full_for_its_policy_only() {
     let mut admin = Admin::connect(&daemon);
     let victim = Traffic::start("acme", &daemon, &daemon);
     let granted = |tenant: &str| {
-        Place::client(tenant, ECHO).with(PolicyOptions {
+        Place::client(tenant, ECHO).with(AttachmentOptions {
             cpu_us: Some(10_000),
             capabilities: Some(Names {
                 names: vec!["state".to_owned()],
             }),
-            ..PolicyOptions::default()
+            ..AttachmentOptions::default()
         })
     };
     let before = daemon.footprint().resident_bytes;

@@ -10,6 +10,7 @@ use tollgate_conformance::module::Module;
 use tollgate_conformance::testbed::{Testbed, policy_file};
 use tollgate_conformance::traffic::{ECHO, Traffic};
 use tollgate_conformance::wasm::with_manifest;
+use tollgate_shm_abi::status::Code;
 
 use crate::caller::{Caller, patient_daemon};
 use crate::measure::{Limit, measured, together};
@@ -230,7 +231,8 @@ fn modules_that_lie_about_themselves_are_refused_at_the_push() {
     for (what, module, words) in &lies {
         match admin.push(&place, "liar", module, None) {
             Ok(_) => accepted += 1,
-            Err(failure) if failure.code == 3 && failure.message.contains(words) => {}
+            Err(failure)
+                if failure.code == Code::INVALID_ARGUMENT && failure.message.contains(words) => {}
             Err(failure) => unclear.push(format!("{what}: {failure:?} lacks {words:?}")),
         }
     }

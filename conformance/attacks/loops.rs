@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use tollgate_admin::proto::AttachmentOptions;
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;
 use tollgate_conformance::testbed::{Testbed, policy_file};
 use tollgate_conformance::traffic::{ECHO, Traffic};
-use tollgate_shm_abi::messages::PolicyOptions;
 
 use crate::caller::{Caller, Outcomes, passed, patient_daemon, total, with_text};
 use crate::measure::{Limit, alone, measured, p99, say, unless_stalled, window};
@@ -82,9 +82,9 @@ fn a_loop_is_stopped_near_its_bound() {
     let bound = Duration::from_millis(10);
     for (what, module, bar) in [("plain", plain, 1.5), ("cache-missing", chase, 1.5)] {
         let caller = Caller::new(&daemon, admin.tenant(what));
-        let place = Place::client(what, ECHO).with(PolicyOptions {
+        let place = Place::client(what, ECHO).with(AttachmentOptions {
             cpu_us: Some(bound.as_micros() as u32),
-            ..PolicyOptions::default()
+            ..AttachmentOptions::default()
         });
         admin.install(&place, "loop", &module.wasm(), b"");
         let mut shortest = Duration::MAX;

@@ -3,12 +3,12 @@
 //! The kernel reports the real CPU time of a runtime's thread. The daemon doesn't spin here, so all
 //! of a thread's time is work.
 
+use tollgate_admin::proto::{AttachmentOptions, Names};
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;
 use tollgate_conformance::process::runtimes_ns;
 use tollgate_conformance::testbed::{Daemon, Testbed};
 use tollgate_conformance::traffic::ECHO;
-use tollgate_shm_abi::messages::{Names, PolicyOptions};
 
 use crate::caller::{Caller, passed, with_config};
 use crate::measure::{Limit, alone, is_long, measured, unless_stalled};
@@ -104,12 +104,12 @@ impl Tenant {
     fn new(name: String, daemon: &Daemon, admin: &mut Admin, module: &[u8]) -> Tenant {
         let caller = Caller::new(daemon, admin.tenant(&name));
         let names = ["state", "random", "log", "metrics"].map(str::to_owned);
-        let place = Place::client(&name, ECHO).with(PolicyOptions {
+        let place = Place::client(&name, ECHO).with(AttachmentOptions {
             cpu_us: Some(10_000),
             capabilities: Some(Names {
                 names: names.to_vec(),
             }),
-            ..PolicyOptions::default()
+            ..AttachmentOptions::default()
         });
         admin.install(&place, "busy", module, b"");
         let _warm = caller.calls(2);

@@ -4,19 +4,19 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tollgate_admin::proto::{AttachmentOptions, Isolation};
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::testbed::{SOON, Testbed, eventually, policy_file};
 use tollgate_conformance::traffic::{ECHO, Traffic};
-use tollgate_shm_abi::messages::{ISOLATION_NONE, ISOLATION_PROCESS, PolicyOptions};
 
 use crate::caller::{Caller, passed, patient_daemon, with_text};
 use crate::measure::{Limit, alone, measured, say, together};
 
-fn place(tenant: &str, isolation: i32) -> Place {
-    Place::client(tenant, ECHO).with(PolicyOptions {
-        isolation: Some(isolation),
+fn place(tenant: &str, isolation: Isolation) -> Place {
+    Place::client(tenant, ECHO).with(AttachmentOptions {
+        isolation: isolation.into(),
         cpu_us: Some(10_000),
-        ..PolicyOptions::default()
+        ..AttachmentOptions::default()
     })
 }
 
@@ -51,7 +51,7 @@ fn a_policy_process_killed_in_mid_call_costs_its_calls_only() {
     let daemon = patient_daemon(&bed, "cpu_share_percent = 100");
     let mut admin = Admin::connect(&daemon);
     let caller = Caller::new(&daemon, admin.tenant("mallory"));
-    admin.install(&place("mallory", ISOLATION_PROCESS), "p", &null(), b"");
+    admin.install(&place("mallory", Isolation::Process), "p", &null(), b"");
     let honest = Traffic::start("acme", &daemon, &daemon);
     let mut took = Vec::new();
     for round in 0..ROUNDS {
@@ -103,9 +103,9 @@ fn a_process_that_stands_still_is_killed_until_its_policy_is_quarantined() {
     let daemon = bed.daemon("a");
     let mut admin = Admin::connect(&daemon);
     let caller = Caller::new(&daemon, admin.tenant("mallory"));
-    let quick = Place::client("mallory", ECHO).with(PolicyOptions {
-        isolation: Some(ISOLATION_PROCESS),
-        ..PolicyOptions::default()
+    let quick = Place::client("mallory", ECHO).with(AttachmentOptions {
+        isolation: Isolation::Process.into(),
+        ..AttachmentOptions::default()
     });
     admin.install(&quick, "p", &null(), b"");
     let honest = Traffic::start("acme", &daemon, &daemon);
@@ -139,7 +139,7 @@ fn calls_beyond_what_a_process_is_asked_at_once_wait_for_it() {
     let daemon = bed.daemon("a");
     let mut admin = Admin::connect(&daemon);
     let caller = Caller::new(&daemon, admin.tenant("acme"));
-    admin.install(&place("acme", ISOLATION_PROCESS), "p", &null(), b"");
+    admin.install(&place("acme", Isolation::Process), "p", &null(), b"");
     let process = process_of(&mut admin, "acme").unwrap();
     kill_process(process, Signal::STOP).unwrap();
     let outcomes = std::thread::scope(|scope| {
@@ -168,7 +168,7 @@ fn what_a_process_costs() {
     let daemon = patient_daemon(&bed, "cpu_share_percent = 100");
     let mut admin = Admin::connect(&daemon);
     let all = ["none", "here", "apart"].map(|tenant| Caller::new(&daemon, admin.tenant(tenant)));
-    for (tenant, isolation) in [("here", ISOLATION_NONE), ("apart", ISOLATION_PROCESS)] {
+    for (tenant, isolation) in [("here", Isolation::None), ("apart", Isolation::Process)] {
         admin.install(&place(tenant, isolation), "p", &null(), b"");
     }
     let (mut p50, mut rate) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);

@@ -6,11 +6,11 @@
 //! into it. `service/policy-host/tests/host/isolation.rs` does the same with every load
 //! instruction, the table and globals.
 
+use tollgate_admin::proto::{AttachmentOptions, Names};
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::{ALLOW, Module};
 use tollgate_conformance::testbed::Testbed;
 use tollgate_conformance::traffic::ECHO;
-use tollgate_shm_abi::messages::PolicyOptions;
 
 use crate::caller::{Caller, passed, patient_daemon};
 use crate::measure::{Limit, is_long, measured, together};
@@ -65,10 +65,10 @@ fn canaries_of_another_tenant_are_not_found_in_the_same_slot() {
     let daemon = patient_daemon(&bed, "instances = 1\ncpu_share_percent = 100");
     let mut admin = Admin::connect(&daemon);
     let fresh = |tenant: &str| {
-        Place::client(tenant, ECHO).with(PolicyOptions {
+        Place::client(tenant, ECHO).with(AttachmentOptions {
             cpu_us: Some(10_000),
             fresh: Some(true),
-            ..PolicyOptions::default()
+            ..AttachmentOptions::default()
         })
     };
     let callers = ["acme", "mallory", "control"].map(|tenant| {
@@ -114,10 +114,10 @@ fn a_field_that_is_not_granted_is_not_in_memory() {
     let caller = Caller::with_payload(&daemon, admin.tenant("mallory"), PAYLOAD);
     let place = |fields: &[&str]| {
         let names = fields.iter().map(|field| (*field).to_owned()).collect();
-        Place::client("mallory", ECHO).with(PolicyOptions {
+        Place::client("mallory", ECHO).with(AttachmentOptions {
             cpu_us: Some(10_000),
-            fields: Some(tollgate_shm_abi::messages::Names { names }),
-            ..PolicyOptions::default()
+            fields: Some(Names { names }),
+            ..AttachmentOptions::default()
         })
     };
     admin.install(&place(&["payload"]), "searcher", &searcher(READS), b"");

@@ -4,26 +4,26 @@
 //! For tests that need thousands of changes. Users have the command line, so other tests use
 //! [`crate::testbed::Daemon::tollgate`].
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use serde_json::Value;
-use tollgate_shm_abi::blob::{blob_create, blob_read};
-use tollgate_shm_abi::messages::{
-    Empty, Failure, MODE_ENFORCE, Names, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT,
-    PolicyAttach, PolicyOptions, PolicyPush, PolicySelection, PolicyUpgrade, RequestBody,
-    ResponseBody, SIDE_CLIENT, SIDE_SERVER, SettingChange, SettingsChange, TenantAdd,
+use tollgate_admin::client::{Client, Unary};
+use tollgate_admin::proto::{
+    AddTenantRequest, AttachPolicyRequest, AttachmentOptions, ChangeSettingsRequest,
+    DetachPolicyRequest, GetStatusRequest, Mode, Names, Owner, Party, PolicyPart, PolicySelection,
+    PushPolicyHeader, SettingChange, Side, UpgradePolicyRequest,
 };
+use tollgate_admin::{PushOrder, Status, socket_beside, to_json};
 
-use crate::hostile::Wire;
 use crate::testbed::Daemon;
 
-/// The size limit of a report in bytes.
-const REPORT_BYTES: usize = 64 << 20;
+/// The command line's patience: a push may be compiling on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection for one request after the other.
 #[derive(Debug)]
 pub struct Admin {
-    wire: Wire,
+    client: Client,
 }
 
 /// A policy's owner, and the calls that it is attached to.
@@ -33,12 +33,12 @@ pub struct Place {
     pub tenant: String,
     /// The service.
     pub service: String,
-    /// [`SIDE_CLIENT`] or [`SIDE_SERVER`].
-    pub side: i32,
-    /// [`PARTY_TENANT`], [`PARTY_PROVIDER_PRE`] or [`PARTY_PROVIDER_POST`].
-    pub party: i32,
+    /// The daemon that evaluates them.
+    pub side: Side,
+    /// The part of the chain.
+    pub party: Party,
     /// The options that differ from the defaults.
-    pub options: PolicyOptions,
+    pub options: AttachmentOptions,
 }
 
 impl Place {
@@ -47,16 +47,16 @@ impl Place {
         Place {
             tenant: tenant.to_owned(),
             service: service.to_owned(),
-            side: SIDE_CLIENT,
-            party: PARTY_TENANT,
-            options: PolicyOptions::default(),
+            side: Side::Client,
+            party: Party::Tenant,
+            options: AttachmentOptions::default(),
         }
     }
 
     /// The same place on the server's side.
     pub fn at_server(self) -> Place {
         Place {
-            side: SIDE_SERVER,
+            side: Side::Server,
             ..self
         }
     }
@@ -64,7 +64,7 @@ impl Place {
     /// The same place, for the provider's policies before the tenant's.
     pub fn pre(self) -> Place {
         Place {
-            party: PARTY_PROVIDER_PRE,
+            party: Party::ProviderPre,
             ..self
         }
     }
@@ -72,13 +72,13 @@ impl Place {
     /// The same place, for the provider's policies after the tenant's.
     pub fn post(self) -> Place {
         Place {
-            party: PARTY_PROVIDER_POST,
+            party: Party::ProviderPost,
             ..self
         }
     }
 
     /// The same place with other conditions.
-    pub fn with(self, options: PolicyOptions) -> Place {
+    pub fn with(self, options: AttachmentOptions) -> Place {
         Place { options, ..self }
     }
 
@@ -91,8 +91,28 @@ impl Place {
         self
     }
 
-    fn is_providers(&self) -> bool {
-        self.party != PARTY_TENANT
+    fn owner(&self) -> Owner {
+        let provider = self.party != Party::Tenant;
+        let is_all = provider && self.tenant == "*";
+        Owner {
+            tenant: if is_all {
+                String::new()
+            } else {
+                self.tenant.clone()
+            },
+            provider,
+        }
+    }
+
+    fn selection(&self, name: &str) -> PolicySelection {
+        PolicySelection {
+            owner: Some(self.owner()),
+            name: name.to_owned(),
+            service: self.service.clone(),
+            side: self.side.into(),
+            party: self.party.into(),
+            ..PolicySelection::default()
+        }
     }
 }
 
@@ -102,8 +122,9 @@ impl Admin {
     /// # Panics
     /// If no daemon listens.
     pub fn connect(daemon: &Daemon) -> Admin {
+        let client = Client::connect(&socket_beside(daemon.socket()), None, PATIENCE);
         Admin {
-            wire: Wire::connect(daemon.socket()),
+            client: client.expect("the daemon listens"),
         }
     }
 
@@ -111,23 +132,8 @@ impl Admin {
     ///
     /// # Errors
     /// The daemon's refusal.
-    ///
-    /// # Panics
-    /// If no answer comes.
-    pub fn ask(
-        &mut self,
-        body: RequestBody,
-        blobs: &[&[u8]],
-    ) -> Result<(ResponseBody, Vec<OwnedFd>), Failure> {
-        let made = blobs
-            .iter()
-            .map(|bytes| blob_create(bytes).expect("there is memory for a blob"));
-        let made: Vec<OwnedFd> = made.collect();
-        let fds: Vec<_> = made.iter().map(AsFd::as_fd).collect();
-        match self.wire.ask(body, &fds).expect("the daemon answers") {
-            (ResponseBody::Failure(failure), _) => Err(failure),
-            answer => Ok(answer),
-        }
+    pub fn ask<R: Unary>(&mut self, request: R) -> Result<R::Response, Status> {
+        self.client.ask(request)
     }
 
     /// Creates a tenant; returns its token.
@@ -135,11 +141,9 @@ impl Admin {
     /// # Panics
     /// If it is refused.
     pub fn tenant(&mut self, name: &str) -> String {
-        let name = name.to_owned();
-        match self.ask(RequestBody::TenantAdd(TenantAdd { name }), &[]) {
-            Ok((ResponseBody::TenantAdded(added), _)) => added.token,
-            other => panic!("no tenant: {other:?}"),
-        }
+        let tenant = name.to_owned();
+        let added = self.ask(AddTenantRequest { tenant });
+        added.expect("a tenant is added").token
     }
 
     /// Pushes a module as the owner of `place`; returns its version.
@@ -152,41 +156,41 @@ impl Admin {
         name: &str,
         module: &[u8],
         config: Option<&[u8]>,
-    ) -> Result<u32, Failure> {
-        let provider = place.is_providers();
-        let push = PolicyPush {
-            tenant: if provider {
-                String::new()
-            } else {
-                place.tenant.clone()
+    ) -> Result<u32, Status> {
+        let module = Some((PolicyPart::Module, module));
+        let config = config.map(|config| (PolicyPart::Configuration, config));
+        let parts = module.into_iter().chain(config);
+        let order = PushOrder {
+            header: PushPolicyHeader {
+                owner: Some(place.owner()),
+                name: name.to_owned(),
             },
-            name: name.to_owned(),
-            has_config: config.is_some(),
-            provider,
-            ..PolicyPush::default()
+            parts: parts
+                .map(|(part, bytes)| (part.into(), bytes.to_vec()))
+                .collect(),
+            begins: None,
         };
-        let blobs: Vec<&[u8]> = std::iter::once(module).chain(config).collect();
-        match self.ask(RequestBody::PolicyPush(push), &blobs)? {
-            (ResponseBody::PolicyPushed(pushed), _) => Ok(pushed.version),
-            other => panic!("a push was answered with {other:?}"),
-        }
+        let pushed = self.client.push(order, |_step| {})?;
+        Ok(pushed.version)
     }
 
     /// Puts a version in force.
     ///
     /// # Errors
     /// The daemon's refusal.
-    pub fn attach(&mut self, place: &Place, name: &str, version: u32) -> Result<(), Failure> {
-        let attach = PolicyAttach {
-            policy: format!("{name}@{version}"),
-            tenant: place.tenant.clone(),
+    pub fn attach(&mut self, place: &Place, name: &str, version: u32) -> Result<(), Status> {
+        let attach = AttachPolicyRequest {
+            owner: Some(place.owner()),
+            name: name.to_owned(),
+            version,
             service: place.service.clone(),
-            side: place.side,
-            party: place.party,
+            side: place.side.into(),
+            party: place.party.into(),
+            mode: Mode::Enforce.into(),
             options: Some(place.options.clone()),
-            ..PolicyAttach::default()
+            ..AttachPolicyRequest::default()
         };
-        self.ask(RequestBody::PolicyAttach(attach), &[]).map(drop)
+        self.ask(attach).map(drop)
     }
 
     /// Pushes a module, and puts it in force.
@@ -197,32 +201,32 @@ impl Admin {
     pub fn install(&mut self, place: &Place, name: &str, module: &[u8], config: &[u8]) {
         let config = (!config.is_empty()).then_some(config);
         let version = self.push(place, name, module, config);
-        let version = version.unwrap_or_else(|failure| panic!("push {name}: {failure:?}"));
+        let version = version.unwrap_or_else(|status| panic!("push {name}: {status:?}"));
         self.attach(place, name, version)
-            .unwrap_or_else(|failure| panic!("attach {name}@{version}: {failure:?}"));
+            .unwrap_or_else(|status| panic!("attach {name}@{version}: {status:?}"));
     }
 
     /// Ends an attachment.
     ///
     /// # Errors
     /// The daemon's refusal.
-    pub fn detach(&mut self, place: &Place, name: &str) -> Result<(), Failure> {
-        let detach = RequestBody::PolicyDetach(selection(place, name));
-        self.ask(detach, &[]).map(drop)
+    pub fn detach(&mut self, place: &Place, name: &str) -> Result<(), Status> {
+        let at = Some(place.selection(name));
+        self.ask(DetachPolicyRequest { at }).map(drop)
     }
 
     /// Puts another version in force, with the state of the one that is.
     ///
     /// # Errors
     /// The daemon's refusal.
-    pub fn swap(&mut self, place: &Place, name: &str, version: u32) -> Result<(), Failure> {
-        let upgrade = PolicyUpgrade {
+    pub fn swap(&mut self, place: &Place, name: &str, version: u32) -> Result<(), Status> {
+        let upgrade = UpgradePolicyRequest {
             version,
-            at: Some(selection(place, name)),
-            mode: MODE_ENFORCE,
-            ..PolicyUpgrade::default()
+            at: Some(place.selection(name)),
+            mode: Mode::Enforce.into(),
+            ..UpgradePolicyRequest::default()
         };
-        self.ask(RequestBody::PolicyUpgrade(upgrade), &[]).map(drop)
+        self.ask(upgrade).map(drop)
     }
 
     /// Changes a setting of the daemon; without a value it is reset. Returns the setting's entry in
@@ -236,8 +240,9 @@ impl Admin {
             value: value.map(str::to_owned),
         };
         let changes = vec![change];
-        let report = self.report(RequestBody::SettingsChange(SettingsChange { changes }));
-        report["settings"][0].clone()
+        let changed = self.ask(ChangeSettingsRequest { changes });
+        let report = changed.expect("a setting is changed").report;
+        to_json(report.unwrap_or_default())["settings"][0].clone()
     }
 
     /// The output of `tollgate status --json`.
@@ -245,30 +250,12 @@ impl Admin {
     /// # Panics
     /// If the daemon returns no status.
     pub fn status(&mut self) -> Value {
-        self.report(RequestBody::Status(Empty {}))
-    }
-
-    /// Requests a report.
-    ///
-    /// # Panics
-    /// If it is refused.
-    pub fn report(&mut self, body: RequestBody) -> Value {
-        let (_, fds) = self
-            .ask(body, &[])
-            .expect("an administrator's request is granted");
-        let blob = fds.first().expect("a report comes as a memory file");
-        let json = blob_read(blob, REPORT_BYTES).expect("the report can be read");
-        serde_json::from_slice(&json).expect("the report is JSON")
-    }
-}
-
-fn selection(place: &Place, name: &str) -> PolicySelection {
-    PolicySelection {
-        policy: name.to_owned(),
-        tenant: place.tenant.clone(),
-        service: place.service.clone(),
-        side: place.side,
-        party: place.party,
-        ..PolicySelection::default()
+        let status = self.ask(GetStatusRequest::default());
+        to_json(
+            status
+                .expect("there is a status")
+                .report
+                .unwrap_or_default(),
+        )
     }
 }

@@ -4,12 +4,16 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tollgate::{Channel, Request, Session, SessionOptions, block_on};
-use tollgate_conformance::admin::Admin;
+use tollgate_admin::client::Client;
+use tollgate_admin::proto::{ShowTraceRequest, TapCallsRequest};
+use tollgate_admin::{socket_beside, to_json};
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::hotel::EchoMessage;
 use tollgate_conformance::hotel::echo_client::EchoClient;
@@ -18,7 +22,6 @@ use tollgate_conformance::testbed::{
     Daemon, Options, Outcome, SOON, Testbed, eventually, proto_file, run,
 };
 use tollgate_conformance::traffic::{ECHO, Traffic};
-use tollgate_shm_abi::messages::{RequestBody, Tap, TraceShow};
 
 const RESERVE: &str = "hotel.Reservation/Reserve";
 const RESERVATION: &str = "hotel.Reservation";
@@ -367,22 +370,20 @@ fn what_is_asked_wrongly_is_refused_with_a_sentence() {
         "no span of",
     );
     refused(host.daemon.run("explain 00f067aa0ba902b7"), "no span of");
-    let mut admin = Admin::connect(&host.daemon);
-    let unknown = RequestBody::Tap(Tap {
-        tap: 7,
-        ..Tap::default()
-    });
-    let failure = admin.ask(unknown, &[]).unwrap_err();
-    assert!(
-        failure.message.contains("tap 7 doesn't exist"),
-        "{failure:?}"
-    );
-    let of_none = RequestBody::Tap(Tap {
+    let api = api(&host.daemon);
+    let of_none = TapCallsRequest {
         method: "Reserve".to_owned(),
-        ..Tap::default()
-    });
-    let failure = admin.ask(of_none, &[]).unwrap_err();
-    assert!(failure.message.contains("needs a service"), "{failure:?}");
+        ..TapCallsRequest::default()
+    };
+    let refused = api.tap(of_none, None, |_calls| ControlFlow::Continue(()));
+    let refused = refused.unwrap_err();
+    assert!(refused.message.contains("needs a service"), "{refused:?}");
+}
+
+/// A connection to the administrative API, as an operator.
+fn api(daemon: &Daemon) -> Client {
+    let socket = socket_beside(daemon.socket());
+    Client::connect(&socket, None, Duration::from_secs(60)).unwrap()
 }
 
 /// From "it was denied" to the reason.
@@ -747,43 +748,50 @@ fn a_trace_is_shown_with_what_happened_on_the_way() {
 /// MAX_TAPS and TAP_PATIENCE: a watcher that leaves without notice makes room.
 #[test]
 fn nobody_is_watched_for_longer_than_somebody_watches() {
+    const MAX_TAPS: usize = 16;
     let host = Host::new();
-    let mut admin = Admin::connect(&host.daemon);
-    let open = || RequestBody::Tap(Tap::default());
-    let mut taps = BTreeSet::new();
-    for _ in 0..16 {
-        taps.insert(admin.report(open())["tap"].as_u64().unwrap());
-    }
-    assert_eq!(taps.len(), 16);
-    let failure = admin.ask(open(), &[]).unwrap_err();
-    assert!(
-        failure.message.contains("16 taps are open already"),
-        "{failure:?}"
-    );
-    assert_eq!(host.reserve(&json!({})).code, 0);
-    let kept = *taps.first().unwrap();
-    let again = |tap| {
-        RequestBody::Tap(Tap {
-            tap,
-            ..Tap::default()
-        })
+    let (seen, opened) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (others_leave, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let watch = |leaves: &AtomicBool, seen: Option<&AtomicUsize>| {
+        let mut is_open = false;
+        let watched = api(&host.daemon).tap(TapCallsRequest::default(), None, |came| {
+            opened.fetch_add(usize::from(!is_open), Ordering::Relaxed);
+            is_open = true;
+            let report = to_json(came.report.unwrap_or_default());
+            let calls = report["calls"].as_array().map_or(0, Vec::len);
+            seen.map(|seen| seen.fetch_add(calls, Ordering::Relaxed));
+            match leaves.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        watched.unwrap();
     };
-    let mut seen = 0;
-    let made_room = eventually(SOON, || {
-        // An active watcher continues.
-        let came = admin.report(again(kept));
-        seen += came["calls"].as_array().unwrap().len();
-        admin.ask(open(), &[]).is_ok()
+    let one_more = || {
+        let tap = TapCallsRequest::default();
+        api(&host.daemon).tap(tap, None, |_calls| ControlFlow::Break(()))
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| watch(&is_over, Some(&seen)));
+        for _ in 1..MAX_TAPS {
+            scope.spawn(|| watch(&others_leave, None));
+        }
+        let all_open = || opened.load(Ordering::Relaxed) == MAX_TAPS;
+        eventually(SOON, all_open).unwrap();
+        let refused = one_more().unwrap_err();
+        assert!(
+            refused.message.contains("16 taps are open already"),
+            "{refused:?}"
+        );
+        assert_eq!(host.reserve(&json!({})).code, 0);
+        others_leave.store(true, Ordering::Relaxed);
+        let made_room = eventually(SOON, || one_more().is_ok());
+        // An active watcher has seen both sides, once.
+        let has_seen = eventually(SOON, || seen.load(Ordering::Relaxed) >= 2);
+        is_over.store(true, Ordering::Relaxed);
+        (made_room.unwrap(), has_seen.unwrap());
     });
-    made_room.unwrap();
-    assert_eq!(seen, 2, "both sides, once");
-    // The first that nobody asks: the others end within milliseconds, or later on a busy machine.
-    let unwatched = *taps.iter().nth(1).unwrap();
-    let gone = admin.ask(again(unwatched), &[]).unwrap_err();
-    assert!(
-        gone.message.contains("nobody asked for its calls for 5s"),
-        "{gone:?}"
-    );
+    assert_eq!(seen.into_inner(), 2, "both sides, once");
 }
 
 /// MAX_TAPPED_PER_SECOND and MAX_TAPPED: calls don't wait for watchers, and missed calls are
@@ -792,23 +800,23 @@ fn nobody_is_watched_for_longer_than_somebody_watches() {
 fn who_watches_too_slowly_is_told_what_was_missed() {
     let bed = Testbed::new();
     let daemon = bed.daemon("a");
-    let mut admin = Admin::connect(&daemon);
     let traffic = Traffic::start("honest", &daemon, &daemon);
-    let tap = admin.report(RequestBody::Tap(Tap::default()))["tap"]
-        .as_u64()
-        .unwrap();
-    let ask = RequestBody::Tap(Tap {
-        tap,
-        ..Tap::default()
+    let (mut most, mut missed) = (0, 0);
+    let until = Some(Instant::now() + SOON);
+    let watched = api(&daemon).tap(TapCallsRequest::default(), until, |came| {
+        let report = to_json(came.report.unwrap_or_default());
+        most = most.max(report["calls"].as_array().map_or(0, Vec::len));
+        missed += report["missed"].as_u64().unwrap_or_default();
+        if missed > 100 && most == 2_048 {
+            return ControlFlow::Break(());
+        }
+        // Two sides of each call are 4,000 a second. A watcher that reads this slowly isn't asked
+        // for more once the connection is full.
+        std::thread::sleep(Duration::from_millis(2_500));
+        ControlFlow::Continue(())
     });
-    let begun = Instant::now();
-    // Two sides of each call are 4,000 a second, more than a runtime reports, so it is full in the
-    // second second.
-    std::thread::sleep(Duration::from_millis(2_500));
-    let came = admin.report(ask.clone());
-    let calls = came["calls"].as_array().unwrap().len();
-    let missed = came["missed"].as_u64().unwrap();
-    assert_eq!(calls, 2_048, "{missed} missed in {:?}", begun.elapsed());
+    watched.unwrap();
+    assert_eq!(most, 2_048, "{missed} missed");
     assert!(missed > 100, "{missed} missed");
     traffic.assert_flows();
 }
@@ -837,18 +845,19 @@ fn the_newest_spans_are_kept_and_some_are_shown() {
         let denied = block_on(&session, calls);
         assert!(denied.iter().all(Result::is_err), "{denied:?}");
     }
-    let mut admin = Admin::connect(&daemon);
+    let api = api(&daemon);
     let show = |last| {
-        RequestBody::TraceShow(TraceShow {
+        let shown = api.ask(ShowTraceRequest {
             last,
-            ..TraceShow::default()
-        })
+            ..ShowTraceRequest::default()
+        });
+        to_json(shown.unwrap().report.unwrap_or_default())
     };
-    let newest = admin.report(show(5_000));
+    let newest = show(5_000);
     assert_eq!(newest["kept"], 1_050);
     let traces = newest["traces"].as_array().unwrap();
     assert_eq!(traces.len(), 1_000);
     let began = |trace: &Value| trace["began"].as_str().unwrap().to_owned();
     assert!(began(&traces[0]) > began(&traces[999]), "newest first");
-    assert_eq!(admin.report(show(3))["traces"], json!(traces[..3]));
+    assert_eq!(show(3)["traces"], json!(traces[..3]));
 }

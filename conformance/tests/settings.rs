@@ -7,11 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tollgate_admin::proto::{AttachmentOptions, Isolation};
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::process::{runtimes_ns, threads};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, policy_file};
 use tollgate_conformance::traffic::{ECHO, Traffic};
-use tollgate_shm_abi::messages::{ISOLATION_NONE, PolicyOptions};
 
 /// The number of changes of each setting while calls run.
 const ROUNDS: usize = 30;
@@ -63,9 +63,9 @@ fn two_cores() -> [String; 2] {
 
 /// Attached to the calls of a tenant.
 fn in_the_daemon(tenant: &str) -> Place {
-    Place::client(tenant, ECHO).with(PolicyOptions {
-        isolation: Some(ISOLATION_NONE),
-        ..PolicyOptions::default()
+    Place::client(tenant, ECHO).with(AttachmentOptions {
+        isolation: Isolation::None.into(),
+        ..AttachmentOptions::default()
     })
 }
 

@@ -196,12 +196,12 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         "tollgate-conformance",
         &[
             "tollgate",
+            "tollgate-admin",
             "tollgate-jit",
             "tollgate-schema",
             "tollgate-shm-abi",
         ],
         &[
-            "tollgate-admin",
             "tollgate-policy-tools",
             "tollgate-gen",
             "tollgate-health",

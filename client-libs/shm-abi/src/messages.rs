@@ -1,53 +1,20 @@
 //! The messages on the control socket: derived protobuf messages, so that libraries and daemons of
 //! different versions understand each other and hostile bytes are errors.
 //!
-//! Every packet from an app or operator is a [`Request`], every answer a [`Response`] with its id.
-//! Session requests (open, bind) are authorised by a tenant's token; the others by the peer's user
-//! id. A message's comment lists its descriptors, in order.
+//! Every packet from an app is a [`Request`], every answer a [`Response`] with its id. A tenant's
+//! token authorises a session. A message's comment lists its descriptors, in order.
 //!
 //! All messages stand in one file, because each number is chosen with a look at the others.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::RangeInclusive;
 
 /// The client's side of a call, in `role` and `side` fields.
 pub const SIDE_CLIENT: i32 = 0;
 /// The server's side of a call.
 pub const SIDE_SERVER: i32 = 1;
-/// Either side; only in [`PolicySelection`].
-pub const SIDE_ANY: i32 = -1;
-
-/// The tenant's part of a chain, in `party` fields: the default of requests without such a field.
-pub const PARTY_TENANT: i32 = 0;
-/// The provider's part before the tenant's.
-pub const PARTY_PROVIDER_PRE: i32 = 1;
-/// The provider's part after the tenant's.
-pub const PARTY_PROVIDER_POST: i32 = 2;
-/// Either of the provider's parts; only in [`PolicySelection`].
-pub const PARTY_PROVIDER: i32 = 3;
-
-/// The version enforces its decisions, in `mode` fields.
-pub const MODE_ENFORCE: i32 = 0;
-/// The version evaluates calls without enforcing its decisions.
-pub const MODE_SHADOW: i32 = 1;
-/// The version enforces its decisions for `percent` of the calls.
-pub const MODE_CANARY: i32 = 2;
-
-/// A step of [`PolicyStep`]: the version on trial takes over.
-pub const STEP_PROMOTE: i32 = 1;
-/// The trial ends, or the previous version takes over again.
-pub const STEP_ROLLBACK: i32 = 2;
-/// A quarantine ends, or a policy that stays closed after a fault gets a fresh instance.
-pub const STEP_RELEASE: i32 = 3;
-
-/// After a fault: refuse calls until there is a fresh instance, in `on_fault` fields.
-pub const ON_FAULT_RELOAD: i32 = 0;
-/// After a fault: refuse calls until an operator acts.
-pub const ON_FAULT_CLOSED: i32 = 1;
-/// After a fault: let calls pass until there is a fresh instance.
-pub const ON_FAULT_OPEN: i32 = 2;
-
 /// Calls may carry metadata, in `features` fields.
 pub const FEATURE_METADATA: u32 = 1;
 /// Deliveries may ask for the time that a call waited, which the answer then has, and a status may
@@ -60,11 +27,6 @@ pub const FEATURE_STREAMS: u32 = 4;
 /// upgrade of the daemon.
 pub const FEATURE_HEAPS: u32 = 8;
 
-/// [`PolicyOptions::isolation`]: the policy runs in the daemon.
-pub const ISOLATION_NONE: i32 = 0;
-/// [`PolicyOptions::isolation`]: the policy runs in a process of its tenant.
-pub const ISOLATION_PROCESS: i32 = 1;
-
 /// A request to the daemon.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
@@ -72,10 +34,7 @@ pub struct Request {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The request's content.
-    #[prost(
-        oneof = "RequestBody",
-        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45"
-    )]
+    #[prost(oneof = "RequestBody", tags = "10, 11, 12")]
     pub body: Option<RequestBody>,
 }
 
@@ -91,185 +50,6 @@ pub enum RequestBody {
     /// Send this session no further calls; it still answers those that it has.
     #[prost(message, tag = "12")]
     Drain(Empty),
-    /// Add a tenant.
-    #[prost(message, tag = "20")]
-    TenantAdd(TenantAdd),
-    /// List the tenants.
-    #[prost(message, tag = "21")]
-    TenantList(TenantList),
-    /// Upload a policy.
-    #[prost(message, tag = "22")]
-    PolicyPush(PolicyPush),
-    /// Attach a policy.
-    #[prost(message, tag = "23")]
-    PolicyAttach(PolicyAttach),
-    /// Detach a policy.
-    #[prost(message, tag = "24")]
-    PolicyDetach(PolicySelection),
-    /// List policies and attachments.
-    #[prost(message, tag = "25")]
-    PolicyList(Empty),
-    /// Report the daemon's state.
-    #[prost(message, tag = "26")]
-    Status(Empty),
-    /// Put a version on trial next to the enforcing one, or directly in its place; it continues
-    /// from that one's state.
-    #[prost(message, tag = "27")]
-    PolicyUpgrade(PolicyUpgrade),
-    /// Promote, roll back or release.
-    #[prost(message, tag = "28")]
-    PolicyStep(PolicyStep),
-    /// Describe a policy.
-    #[prost(message, tag = "29")]
-    PolicyShow(PolicyShow),
-    /// Compare the decisions of two versions about recorded calls.
-    #[prost(message, tag = "30")]
-    PolicyDiff(PolicyDiff),
-    /// Show the end of the audit log.
-    #[prost(message, tag = "31")]
-    AuditShow(AuditShow),
-    /// Verify the audit log.
-    #[prost(message, tag = "32")]
-    AuditVerify(Empty),
-    /// Resolve and compile a schema before it is bound. Descriptor: a blob with the descriptor set.
-    #[prost(message, tag = "33")]
-    Prefetch(Empty),
-    /// Show the daemon's settings.
-    #[prost(message, tag = "34")]
-    Settings(Empty),
-    /// Change some settings, all or none.
-    #[prost(message, tag = "35")]
-    SettingsChange(SettingsChange),
-    /// Replace the daemon by another process.
-    #[prost(message, tag = "36")]
-    Upgrade(Upgrade),
-    /// Move a tenant to another runtime.
-    #[prost(message, tag = "37")]
-    TenantMove(TenantMove),
-    /// Report counters and measurements, as numbers that only grow.
-    #[prost(message, tag = "38")]
-    Metrics(Empty),
-    /// Explain the decision about a call.
-    #[prost(message, tag = "39")]
-    Explain(Explain),
-    /// Watch calls as they end.
-    #[prost(message, tag = "40")]
-    Tap(Tap),
-    /// Show the stored spans of a trace.
-    #[prost(message, tag = "41")]
-    TraceShow(TraceShow),
-    /// Invite the requester to the web console; the answer is a report with a link.
-    #[prost(message, tag = "42")]
-    Console(Console),
-    /// Give a tenant a new token.
-    #[prost(message, tag = "43")]
-    TenantRotate(TenantRotate),
-    /// Remove a tenant with all its objects; the answer is a report.
-    #[prost(message, tag = "44")]
-    TenantRemove(TenantRemove),
-    /// Delete versions of a policy; the answer is a report.
-    #[prost(message, tag = "45")]
-    PolicyDelete(PolicyDelete),
-}
-
-/// Explain which policies would evaluate a call, the fields that they would see, and, with a
-/// message, their decisions; the answer is a report. Descriptors, each if it is announced: blobs
-/// with a descriptor set and with the message as JSON.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Explain {
-    /// The tenant.
-    #[prost(string, tag = "1")]
-    pub tenant: String,
-    /// The service's full name.
-    #[prost(string, tag = "2")]
-    pub service: String,
-    /// The method's name within the service.
-    #[prost(string, tag = "3")]
-    pub method: String,
-    /// [`SIDE_CLIENT`], [`SIDE_SERVER`] or [`SIDE_ANY`]: a call within the host, which is evaluated
-    /// on both.
-    #[prost(int32, tag = "4")]
-    pub side: i32,
-    /// For the reply; otherwise for the request.
-    #[prost(bool, tag = "5")]
-    pub is_reply: bool,
-    /// Whether a descriptor set with the service is attached; without it, the one that the tenant's
-    /// application has bound is used.
-    #[prost(bool, tag = "6")]
-    pub has_schema: bool,
-    /// Whether a message is attached.
-    #[prost(bool, tag = "7")]
-    pub has_message: bool,
-    /// The message's metadata, as a block.
-    #[prost(bytes = "vec", tag = "8")]
-    pub metadata: Vec<u8>,
-}
-
-/// Watch calls as they end; the answer is a report of the calls that ended since the last request.
-/// The watch ends after some time without such a request.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Tap {
-    /// The value from the previous answer; 0 for the first request.
-    #[prost(uint64, tag = "1")]
-    pub tap: u64,
-    /// The tenant; empty for all.
-    #[prost(string, tag = "2")]
-    pub tenant: String,
-    /// The service's full name; empty for any.
-    #[prost(string, tag = "3")]
-    pub service: String,
-    /// The method's name within the service; empty for any.
-    #[prost(string, tag = "4")]
-    pub method: String,
-    /// Only calls that a policy denied.
-    #[prost(bool, tag = "5")]
-    pub denied: bool,
-    /// Only calls that didn't end with OK.
-    #[prost(bool, tag = "6")]
-    pub failed: bool,
-}
-
-/// Show the stored spans of a trace; the answer is a report.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TraceShow {
-    /// The trace, or one of its spans, in hexadecimal; empty: the newest traces.
-    #[prost(string, tag = "1")]
-    pub id: String,
-    /// The number of the newest traces.
-    #[prost(uint32, tag = "2")]
-    pub last: u32,
-}
-
-/// Invite the requester to the web console.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Console {
-    /// With the right to change policies.
-    #[prost(bool, tag = "1")]
-    pub is_operator: bool,
-}
-
-/// Move a tenant to a runtime, with all its objects; the answer is a report.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TenantMove {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub tenant: String,
-    /// The runtime, from 0 on; none: the one for its name's hash.
-    #[prost(uint32, optional, tag = "2")]
-    pub runtime: Option<u32>,
-}
-
-/// Replace the daemon by another process, which is started, checks that it can serve, and then
-/// takes over; the answer is a report.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Upgrade {
-    /// The program, an absolute path; empty: the path from which the daemon was started, with its
-    /// current content.
-    #[prost(string, tag = "1")]
-    pub binary: String,
-    /// The time limit until the new process is ready, in milliseconds; 0 is the daemon's default.
-    #[prost(uint32, tag = "2")]
-    pub timeout_ms: u32,
 }
 
 /// An answer of the daemon.
@@ -280,7 +60,7 @@ pub struct Response {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The answer.
-    #[prost(oneof = "ResponseBody", tags = "2, 10, 11, 12, 20, 21, 22, 23, 26")]
+    #[prost(oneof = "ResponseBody", tags = "2, 10, 11, 12, 23")]
     pub body: Option<ResponseBody>,
 }
 
@@ -299,35 +79,14 @@ pub enum ResponseBody {
     /// Unrequested: the daemon delivers into this heap from now on.
     #[prost(message, tag = "12")]
     ReceiveHeap(ReceiveHeap),
-    /// To `TenantAdd` and `TenantRotate`.
-    #[prost(message, tag = "20")]
-    TenantAdded(TenantAdded),
-    /// To `TenantList`, unless the answer may be a report.
-    #[prost(message, tag = "21")]
-    Tenants(Tenants),
-    /// To `PolicyPush`.
-    #[prost(message, tag = "22")]
-    PolicyPushed(PolicyPushed),
-    /// To `Drain`, `PolicyAttach` and `PolicyDetach`.
+    /// To `Drain`.
     #[prost(message, tag = "23")]
-    Done(Done),
-    /// To all other requests of operators, whose answers grow with every version and with the
-    /// number of policies.
-    #[prost(message, tag = "26")]
-    Report(Report),
+    Done(Empty),
 }
 
 /// An empty message.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Empty {}
-
-/// The request succeeded.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Done {
-    /// Warnings for the requester, one sentence each.
-    #[prost(string, repeated, tag = "1")]
-    pub warnings: Vec<String>,
-}
 
 /// The reason for a failure.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -454,357 +213,23 @@ pub struct BoundMethod {
     pub refused: String,
 }
 
-/// Add a tenant.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TenantAdd {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub name: String,
-}
+/// The numbers of requests that administrators sent to this socket until release 0.2. Administration
+/// has an API of its own since; they are never used again.
+const ADMINISTRATIVE: RangeInclusive<u32> = 20..=45;
 
-/// The tenant was added, or has a new token.
-#[derive(Clone, PartialEq, prost::Message)]
-#[prost(skip_debug)]
-pub struct TenantAdded {
-    /// Its token, shown only this once.
-    #[prost(string, tag = "1")]
-    pub token: String,
-}
-
-/// Omits the token.
-impl fmt::Debug for TenantAdded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TenantAdded(..)")
+/// Whether a packet is a request for administration, as programs of earlier releases send it.
+pub fn is_administrative(packet: &[u8]) -> bool {
+    let mut rest = packet;
+    let mut found = false;
+    while let Ok((tag, wire)) = prost::encoding::decode_key(&mut rest) {
+        found |= ADMINISTRATIVE.contains(&tag);
+        let context = prost::encoding::DecodeContext::default();
+        if prost::encoding::skip_field(wire, tag, &mut rest, context).is_err() {
+            return false;
+        }
     }
+    found
 }
-
-/// Give a tenant a new token; the old token ends, and with it the sessions that it opened.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TenantRotate {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub tenant: String,
-    /// How long the old token still opens sessions, in milliseconds; 0: not at all.
-    #[prost(uint64, tag = "2")]
-    pub grace_ms: u64,
-}
-
-/// Remove a tenant: its token, sessions, policies and attachments, and the provider's attachments
-/// to it.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TenantRemove {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub tenant: String,
-    /// Only report the removal, without doing it.
-    #[prost(bool, tag = "2")]
-    pub is_question: bool,
-}
-
-/// Delete versions of a policy that no attachment needs.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyDelete {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub policy: String,
-    /// One version of it; 0 for all.
-    #[prost(uint32, tag = "2")]
-    pub version: u32,
-    /// Its tenant.
-    #[prost(string, tag = "3")]
-    pub tenant: String,
-    /// It is the provider's; `tenant` is ignored.
-    #[prost(bool, tag = "4")]
-    pub provider: bool,
-}
-
-/// List the tenants.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct TenantList {
-    /// The answer may be a report, a list of names: many [`Tenants`] don't fit into a packet.
-    #[prost(bool, tag = "1")]
-    pub in_report: bool,
-}
-
-/// All tenants.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Tenants {
-    /// Their names, sorted.
-    #[prost(string, repeated, tag = "1")]
-    pub names: Vec<String>,
-}
-
-/// Upload a policy. Descriptors: a blob with the module, and one with the configuration if
-/// `has_config`, with the manifest of a module that has none if `has_description`, with the proof
-/// if `has_proof`, and with a descriptor set if `has_schema`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyPush {
-    /// The policy's tenant.
-    #[prost(string, tag = "1")]
-    pub tenant: String,
-    /// Its name.
-    #[prost(string, tag = "2")]
-    pub name: String,
-    /// Whether a configuration is attached.
-    #[prost(bool, tag = "3")]
-    pub has_config: bool,
-    /// It is the provider's; `tenant` is ignored.
-    #[prost(bool, tag = "4")]
-    pub provider: bool,
-    /// Whether a blob with a [`PolicyProof`] is attached.
-    #[prost(bool, tag = "5")]
-    pub has_proof: bool,
-    /// Whether a manifest is attached, for a module that was made for another host.
-    #[prost(bool, tag = "6")]
-    pub has_description: bool,
-    /// Whether a schema is attached that the policy must fit.
-    #[prost(bool, tag = "7")]
-    pub has_schema: bool,
-}
-
-/// The signatures of a module, if they aren't inside it.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyProof {
-    /// Signatures of the module's bytes; or, if there is a manifest, of its image. One of them must
-    /// be valid.
-    #[prost(message, repeated, tag = "1")]
-    pub signatures: Vec<PolicySignature>,
-    /// The image's manifest; empty: the module was not in an image.
-    #[prost(bytes = "vec", tag = "2")]
-    pub manifest: Vec<u8>,
-    /// The image's layer with the module.
-    #[prost(bytes = "vec", tag = "3")]
-    pub layer: Vec<u8>,
-}
-
-/// One signature, as cosign makes it.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicySignature {
-    /// In base64.
-    #[prost(bytes = "vec", tag = "1")]
-    pub signature: Vec<u8>,
-    /// The signed bytes, for an image; for a module they are its bytes.
-    #[prost(bytes = "vec", tag = "2")]
-    pub payload: Vec<u8>,
-}
-
-/// The policy was stored.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyPushed {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// Its new version, from 1.
-    #[prost(uint32, tag = "2")]
-    pub version: u32,
-    /// Warnings for the requester, one sentence each.
-    #[prost(string, repeated, tag = "3")]
-    pub warnings: Vec<String>,
-}
-
-/// Attach a policy. Descriptor, if `has_schema`: a blob with a descriptor set.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyAttach {
-    /// `name@version`.
-    #[prost(string, tag = "1")]
-    pub policy: String,
-    /// The tenant of the calls, and of the policy unless it is the provider's, which may use `*`
-    /// for every tenant.
-    #[prost(string, tag = "2")]
-    pub tenant: String,
-    /// The service's full name; the provider may use `*` for every service.
-    #[prost(string, tag = "3")]
-    pub service: String,
-    /// The method's name within the service; empty for all.
-    #[prost(string, tag = "4")]
-    pub method: String,
-    /// [`SIDE_CLIENT`] or [`SIDE_SERVER`].
-    #[prost(int32, tag = "5")]
-    pub side: i32,
-    /// [`PARTY_TENANT`], [`PARTY_PROVIDER_PRE`] or [`PARTY_PROVIDER_POST`].
-    #[prost(int32, tag = "6")]
-    pub party: i32,
-    /// [`MODE_ENFORCE`], [`MODE_SHADOW`] or [`MODE_CANARY`].
-    #[prost(int32, tag = "7")]
-    pub mode: i32,
-    /// The percentage of a canary, 1 to 100.
-    #[prost(uint32, tag = "8")]
-    pub percent: u32,
-    /// The conditions. None: an existing attachment keeps its own, a new one gets the defaults.
-    #[prost(message, optional, tag = "9")]
-    pub options: Option<PolicyOptions>,
-    /// Whether a schema is attached that the policy must fit, in addition to the bound ones.
-    #[prost(bool, tag = "10")]
-    pub has_schema: bool,
-}
-
-/// The conditions of an attachment. Omitted ones are unchanged or have their defaults.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyOptions {
-    /// [`ON_FAULT_RELOAD`], [`ON_FAULT_CLOSED`] or [`ON_FAULT_OPEN`].
-    #[prost(int32, optional, tag = "1")]
-    pub on_fault: Option<i32>,
-    /// The hooks at which it may run.
-    #[prost(message, optional, tag = "2")]
-    pub hooks: Option<Names>,
-    /// The fields that it may see.
-    #[prost(message, optional, tag = "3")]
-    pub fields: Option<Names>,
-    /// Its capabilities in addition to `log` and `metrics`.
-    #[prost(message, optional, tag = "4")]
-    pub capabilities: Option<Names>,
-    /// CPU microseconds per call.
-    #[prost(uint32, optional, tag = "5")]
-    pub cpu_us: Option<u32>,
-    /// A new instance for every call.
-    #[prost(bool, optional, tag = "6")]
-    pub fresh: Option<bool>,
-    /// The number of views kept for [`PolicyDiff`].
-    #[prost(uint32, optional, tag = "7")]
-    pub record: Option<u32>,
-    /// The percentage points by which a candidate's error rate may exceed the stable version's.
-    #[prost(uint32, optional, tag = "8")]
-    pub max_worse: Option<u32>,
-    /// The metadata keys that it may see.
-    #[prost(message, optional, tag = "9")]
-    pub metadata: Option<Names>,
-    /// [`ISOLATION_NONE`] or [`ISOLATION_PROCESS`].
-    #[prost(int32, optional, tag = "10")]
-    pub isolation: Option<i32>,
-}
-
-/// A list that may be empty, which differs from an absent list.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Names {
-    /// Its entries.
-    #[prost(string, repeated, tag = "1")]
-    pub names: Vec<String>,
-}
-
-/// Some attachments of a policy.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicySelection {
-    /// Its name, for all versions.
-    #[prost(string, tag = "1")]
-    pub policy: String,
-    /// The tenant of the calls, and of the policy unless it is the provider's; for the provider,
-    /// empty for any.
-    #[prost(string, tag = "2")]
-    pub tenant: String,
-    /// The service's full name; empty for any.
-    #[prost(string, tag = "3")]
-    pub service: String,
-    /// The method's name within the service; empty for any.
-    #[prost(string, tag = "4")]
-    pub method: String,
-    /// [`SIDE_CLIENT`], [`SIDE_SERVER`] or [`SIDE_ANY`].
-    #[prost(int32, tag = "5")]
-    pub side: i32,
-    /// [`PARTY_TENANT`], [`PARTY_PROVIDER_PRE`], [`PARTY_PROVIDER_POST`] or [`PARTY_PROVIDER`].
-    #[prost(int32, tag = "6")]
-    pub party: i32,
-}
-
-/// Put a version on trial next to the enforcing one, or directly in its place; it continues from
-/// that one's state. Descriptor, if `has_schema`: a blob with a descriptor set.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyUpgrade {
-    /// The version.
-    #[prost(uint32, tag = "1")]
-    pub version: u32,
-    /// The policy and its attachments.
-    #[prost(message, optional, tag = "2")]
-    pub at: Option<PolicySelection>,
-    /// [`MODE_ENFORCE`], [`MODE_SHADOW`] or [`MODE_CANARY`].
-    #[prost(int32, tag = "3")]
-    pub mode: i32,
-    /// The percentage of a canary, 1 to 100.
-    #[prost(uint32, tag = "4")]
-    pub percent: u32,
-    /// For a trial: the daemon promotes it after this time without a failure; none: only an
-    /// operator does.
-    #[prost(uint64, optional, tag = "5")]
-    pub probation_ms: Option<u64>,
-    /// Whether a schema is attached that the version must fit, in addition to the bound ones.
-    #[prost(bool, tag = "6")]
-    pub has_schema: bool,
-}
-
-/// Promote, roll back or release.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyStep {
-    /// The policy and its attachments.
-    #[prost(message, optional, tag = "1")]
-    pub at: Option<PolicySelection>,
-    /// [`STEP_PROMOTE`], [`STEP_ROLLBACK`] or [`STEP_RELEASE`].
-    #[prost(int32, tag = "2")]
-    pub step: i32,
-}
-
-/// Describe a policy.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyShow {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub policy: String,
-    /// One version of it; 0 for the newest.
-    #[prost(uint32, tag = "2")]
-    pub version: u32,
-    /// Its tenant.
-    #[prost(string, tag = "3")]
-    pub tenant: String,
-    /// It is the provider's; `tenant` is ignored.
-    #[prost(bool, tag = "4")]
-    pub provider: bool,
-}
-
-/// Compare the decisions of two versions about recorded calls.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyDiff {
-    /// The policy, and the attachment whose calls were recorded.
-    #[prost(message, optional, tag = "1")]
-    pub at: Option<PolicySelection>,
-    /// The reference version.
-    #[prost(uint32, tag = "2")]
-    pub before: u32,
-    /// The version to compare.
-    #[prost(uint32, tag = "3")]
-    pub after: u32,
-    /// The maximum number of calls, newest first.
-    #[prost(uint32, tag = "4")]
-    pub last: u32,
-}
-
-/// Show the end of the audit log.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct AuditShow {
-    /// The maximum number of records.
-    #[prost(uint32, tag = "1")]
-    pub last: u32,
-}
-
-/// Change settings of the daemon.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct SettingsChange {
-    /// Each setting at most once.
-    #[prost(message, repeated, tag = "1")]
-    pub changes: Vec<SettingChange>,
-}
-
-/// One setting.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct SettingChange {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub key: String,
-    /// Its new value. None: remove the override.
-    #[prost(string, optional, tag = "2")]
-    pub value: Option<String>,
-}
-
-/// A report for an operator. Descriptor: a blob with JSON.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Report {}
 
 #[cfg(test)]
 mod tests;

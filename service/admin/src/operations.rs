@@ -157,6 +157,7 @@ macro_rules! operations {
                 unary change_settings ChangeSettings (ChangeSettingsRequest) ChangeSettingsResponse [Any No No No]
                 unary prefetch_schema PrefetchSchema (PrefetchSchemaRequest) PrefetchSchemaResponse [Any Own No No]
                 unary open_console OpenConsole (OpenConsoleRequest) OpenConsoleResponse [Any Own Own No]
+                unary upgrade_daemon UpgradeDaemon (UpgradeDaemonRequest) UpgradeDaemonResponse [Any No No No]
             }
         }
     };

@@ -99,7 +99,8 @@ macro_rules! about_a_policy {
 about_the_daemon!(
     ListTenantsRequest,
     VerifyAuditLogRequest,
-    ShowSettingsRequest
+    ShowSettingsRequest,
+    UpgradeDaemonRequest
 );
 about_a_tenant!(
     AddTenantRequest,

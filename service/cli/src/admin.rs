@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
-use tollgate_admin::proto::{GetStatusRequest, OpenConsoleRequest, PrefetchSchemaRequest};
-use tollgate_shm_abi::messages::{self, Empty, RequestBody};
+use tollgate_admin::Secret;
+use tollgate_admin::proto::{
+    GetStatusRequest, OpenConsoleRequest, PrefetchSchemaRequest, UpgradeDaemonRequest,
+};
 
-use crate::api::{Acting, Api, json_of};
+use crate::api::{ANSWER_TIMEOUT, Acting, Api, Remote, json_of};
 use crate::failure::Failure;
 use crate::limits::CALLS_LOOK;
 use crate::render::{flat, outline};
-use crate::request::{ANSWER_TIMEOUT, report, report_within};
 use crate::schema::Files;
 use crate::values::duration;
-use crate::{output, schema, screen};
+use crate::{former, output, schema, screen};
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
@@ -76,12 +77,14 @@ pub(crate) struct Prefetch {
 )]
 pub(crate) struct DaemonUpgrade {
     /// The new program; if left out, the current content of the file that the daemon was started
-    /// from
+    /// from, which is the only one that an operator's credential may name
     #[arg(long, value_name = "FILE")]
     pub(crate) binary: Option<PathBuf>,
     /// The time until the new process must be ready, such as 500ms, 30s or 2m; at most 10m
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
@@ -92,8 +95,7 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
     let (token, remote) = (args.acting.token()?, &args.acting.remote);
     let look = || {
         if token.is_none() && args.tenant.is_none() && remote.endpoint().is_none() {
-            // Daemons that don't serve the API yet have a state, too.
-            return report(socket, RequestBody::Status(Empty {}));
+            return status_here(socket);
         }
         let tenant = args.tenant.clone().unwrap_or_default();
         let api = Api::connect_as(socket, remote, token.as_ref())?;
@@ -114,6 +116,15 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
     let mut text = String::new();
     outline(&mut text, 0, &first);
     Ok(text)
+}
+
+/// The state of a daemon of this host, also of one without the API.
+pub(crate) fn status_here(socket: &Path) -> Result<Value, Failure> {
+    if former::is_there(socket) {
+        return former::status(socket);
+    }
+    let api = Api::connect_here(socket)?;
+    Ok(json_of(api.ask(GetStatusRequest::default())?.report))
 }
 
 /// `tollgate console`
@@ -159,7 +170,11 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
         }
         None => String::new(),
     };
-    let report = replace(socket, binary, args.timeout)?;
+    let (token, remote) = (args.acting.token()?, &args.acting.remote);
+    let report = match token.is_none() && remote.endpoint().is_none() {
+        true => replace_here(socket, binary, args.timeout)?,
+        false => replace((socket, remote, token.as_ref()), binary, args.timeout)?,
+    };
     if args.json {
         return Ok(output::json(&report));
     }
@@ -176,13 +191,29 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
     ))
 }
 
-/// Replaces the daemon by this program, an absolute path. If it is empty, by the program that the
-/// daemon was started from.
-pub(crate) fn replace(socket: &Path, binary: String, timeout: Duration) -> Result<Value, Failure> {
-    let request = messages::Upgrade {
-        binary,
-        timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
-    };
-    let limit = timeout + ANSWER_TIMEOUT;
-    report_within(limit, socket, RequestBody::Upgrade(request))
+/// Replaces a daemon of this host, also one without the API, by this program, an absolute path. If
+/// it is empty, by the program that the daemon was started from.
+pub(crate) fn replace_here(
+    socket: &Path,
+    program: String,
+    timeout: Duration,
+) -> Result<Value, Failure> {
+    if former::is_there(socket) {
+        return former::upgrade(socket, program, timeout);
+    }
+    replace((socket, &Remote::default(), None), program, timeout)
+}
+
+fn replace(
+    (socket, remote, token): (&Path, &Remote, Option<&Secret>),
+    program: String,
+    timeout: Duration,
+) -> Result<Value, Failure> {
+    let api = Api::connect_for(socket, remote, token, timeout + ANSWER_TIMEOUT)?;
+    let timeout = prost_types::Duration::try_from(timeout);
+    let upgraded = api.ask(UpgradeDaemonRequest {
+        program,
+        timeout: timeout.ok(),
+    })?;
+    Ok(json_of(upgraded.report))
 }

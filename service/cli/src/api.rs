@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde_json::Value;
 use tollgate::token::{self, TOKEN, TOKEN_FILE};
 use tollgate_admin::client::{self, Client, Unary};
@@ -14,9 +16,11 @@ use tollgate_shm_abi::control::{self, ControlSocket};
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
-use crate::request::{ANSWER_TIMEOUT, unreachable};
 use crate::stderr::warn;
 use crate::values::Side;
+
+/// How long the daemon may take for one answer. Compiling a large policy takes the longest.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whom a command acts as.
 #[derive(Debug, Args)]
@@ -213,6 +217,16 @@ pub(crate) fn side(side: Option<Side>) -> proto::Side {
 
 fn failure(status: Status) -> Failure {
     Failure::new(status.code, status.message)
+}
+
+/// The failure that no daemon could be reached, with this sentence. If this user lacks the
+/// permission, the hint isn't to start one.
+pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
+    if access(socket, Access::WRITE_OK) == Err(Errno::ACCESS) {
+        return Failure::new(Code::PERMISSION_DENIED, sentence);
+    }
+    Failure::new(Code::UNAVAILABLE, sentence)
+        .hint("tollgate up --config FILE (or --dev), or another --socket PATH")
 }
 
 /// Nobody listens at the API's socket. Perhaps the daemon itself does.

@@ -13,7 +13,8 @@ use crate::policy::{Owner, PolicyVersion};
 use crate::slot::Slot;
 
 /// An attachment's part of a chain, in the order of evaluation for requests and for replies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Party {
     /// The provider's, before the tenant's.
     ProviderPre,
@@ -51,7 +52,8 @@ impl Party {
 }
 
 /// The daemon of a call in which a policy evaluates it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Side {
     /// The client's.
     Client,
@@ -107,7 +109,7 @@ impl FromStr for PolicyVersion {
 pub const ALL: &str = "*";
 
 /// Where a policy evaluates calls. A tenant's policies evaluate only the tenant's own calls.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Target {
     /// The part of the chain, which determines the owner.
     pub party: Party,
@@ -304,7 +306,7 @@ impl Options {
 }
 
 /// A selection of a policy's attachments; a field that is `None` doesn't restrict.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
     /// The part of the chain.
     pub party: Option<Party>,

@@ -83,11 +83,8 @@ pub const MAX_LOG_LINES: usize = 4_096;
 /// runtime. The store limits each owner's attachments.
 pub const MAX_ATTACHMENTS: usize = 65_536;
 
-/// Bytes of an error on the control socket, and of all warnings of an answer, so that each fits
-/// into a packet. Longer ones are cut.
+/// Bytes of an error on the control socket, so that it fits into a packet. Longer ones are cut.
 pub const MAX_FAILURE_BYTES: usize = 16 << 10;
-/// See [`MAX_FAILURE_BYTES`].
-pub const MAX_WARNINGS_BYTES: usize = 32 << 10;
 
 /// Bytes of a service's name in a binding, as in a schema.
 pub const MAX_SERVICE_NAME: usize = tollgate_schema::limits::MAX_NAME;
@@ -299,6 +296,10 @@ pub const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The longest time that an operator may set for that. Changes are rejected meanwhile.
 pub const MAX_UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How long a daemon that is replaced waits for its successor's administrative API, before it tells
+/// of the upgrade. Daemons of release 0.2 have none.
+pub const API_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long applications' pending requests, including bindings that wait for a peer, may take
 /// before a successor takes over. An application without an answer by then reconnects.

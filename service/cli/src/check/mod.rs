@@ -13,9 +13,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rustix::process::{Resource, getrlimit};
-use tollgate_shm_abi::messages::{Empty, RequestBody};
+use serde_json::Value;
+use tollgate_admin::proto::VerifyAuditLogRequest;
 use tollgate_shm_abi::status::Code;
 
+use crate::admin;
+use crate::api::{Api, json_of};
 use crate::check::config::configuration;
 use crate::check::daemon::{
     capacity, links, not_started, policies, rdma, runtimes, silent, versions,
@@ -28,7 +31,6 @@ use crate::check::host::{
 use crate::check::state::{audit, directory, look_at};
 use crate::failure::Failure;
 use crate::output;
-use crate::request::report;
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
@@ -69,7 +71,7 @@ fn look(socket: &Path, state: Option<&Path>, config: Option<&Path>) -> Vec<Findi
         address_space(getrlimit(Resource::As).maximum),
     ];
     let meminfo = read("/proc/meminfo");
-    let status = report(socket, RequestBody::Status(Empty {}));
+    let status = admin::status_here(socket);
     let pid = status
         .as_ref()
         .ok()
@@ -105,13 +107,19 @@ fn look(socket: &Path, state: Option<&Path>, config: Option<&Path>) -> Vec<Findi
                     "set state = \"DIRECTORY\" in its configuration, and restart it",
                 ),
             });
-            findings.push(audit(report(socket, RequestBody::AuditVerify(Empty {}))));
+            findings.push(audit(verified(socket)));
             findings.extend(policies(status));
             findings.extend(links(status));
             findings.extend(rdma(status));
         }
     }
     findings
+}
+
+/// The result of a verification of the audit log.
+fn verified(socket: &Path) -> Result<Value, Failure> {
+    let verified = Api::connect_here(socket)?.ask(VerifyAuditLogRequest {})?;
+    Ok(json_of(verified.report))
 }
 
 /// A file's text without white space around it; empty if it can't be read.

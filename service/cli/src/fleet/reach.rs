@@ -1,9 +1,9 @@
 //! How a host's daemon is asked: over its socket if it is on this machine; otherwise by `tollgate`
 //! on the other host, which the system's `ssh` runs.
 //!
-//! A daemon hands reports over as file descriptors, and the kernel tells it the user id of an
-//! administrator. So its socket can't be forwarded. `ssh` already has the configuration of logins
-//! and routes, and none of it has to be configured twice.
+//! The kernel tells a daemon the user of an administrator's process, so its socket can't be
+//! forwarded. `ssh` already has the configuration of logins and routes, and none of it has to be
+//! configured twice.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -11,13 +11,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tollgate_shm_abi::messages::{Empty, RequestBody};
 use tollgate_shm_abi::status::Code;
 
 use crate::admin;
 use crate::failure::Failure;
 use crate::limits::{MAX_REPORT_BYTES, MAX_SAID_BYTES, SSH_ALIVE, SSH_CONNECT_S};
-use crate::request::report;
 
 /// `ssh` itself failed.
 const SSH_FAILED: i32 = 255;
@@ -48,7 +46,7 @@ impl Reach {
     /// The output of `tollgate status --json` on the host.
     pub(crate) fn status(&self) -> Result<Value, Failure> {
         match self {
-            Reach::Socket(socket) => report(socket, RequestBody::Status(Empty {})),
+            Reach::Socket(socket) => admin::status_here(socket),
             Reach::Ssh(remote) => remote.tollgate(&["status", "--json"]),
         }
     }
@@ -61,7 +59,7 @@ impl Reach {
     ) -> Result<Value, Failure> {
         match self {
             Reach::Socket(socket) => {
-                admin::replace(socket, binary.unwrap_or_default().to_owned(), timeout)
+                admin::replace_here(socket, binary.unwrap_or_default().to_owned(), timeout)
             }
             Reach::Ssh(remote) => {
                 let timeout = format!("{}ms", timeout.as_millis());

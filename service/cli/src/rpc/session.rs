@@ -5,8 +5,8 @@ use std::path::Path;
 use tollgate::{Session, SessionOptions, Status};
 use tollgate_shm_abi::status::Code;
 
+use crate::api::unreachable;
 use crate::failure::Failure;
-use crate::request::unreachable;
 
 /// Opens a session of this tenant, under a label if it serves.
 pub(super) fn open(socket: &Path, token: &str, label: &str) -> Result<Session, Failure> {

@@ -31,6 +31,20 @@ pub(crate) fn is_own(user: u32) -> bool {
     own_user() == Some(user)
 }
 
+/// Root and the daemon's own user are operators; only root where other users look like the daemon's
+/// own.
+pub(crate) fn is_operator(user: u32) -> bool {
+    user == 0 || is_own(user)
+}
+
+/// Who may administer the daemon without a token, for a refusal.
+pub(crate) fn operators() -> String {
+    match own_user() {
+        Some(own) => format!("root and user {own} may"),
+        None => "only root may, because in this daemon's user namespace unmapped users look like the daemon's own".to_owned(),
+    }
+}
+
 /// `map` is `None` if the kernel has no user namespaces.
 fn told_apart(own: u32, overflow: u32, map: Option<&str>) -> Option<u32> {
     let is_identity = map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));

@@ -280,8 +280,9 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     }
     if !is_replaced {
         socket.remove();
-        api_file.inspect(SocketFile::remove);
     }
+    // A successor has replaced it, unless it has no API.
+    api_file.inspect(SocketFile::remove);
     match control.replacement.take_successor() {
         Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,
         _ => Ok(()),

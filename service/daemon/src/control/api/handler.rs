@@ -1,33 +1,34 @@
-//! Each request of the API, carried out by the control plane.
-//!
-//! Most become a request of the control socket, which the same code handles.
+//! Each request of the API, in the control plane's words (words.rs, objects.rs), and carried out.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use prost_types::Struct;
+use serde_json::Value;
 use tollgate_admin::proto::*;
 use tollgate_admin::{ApplyOrder, Authorized, Handler, PushOrder, Status, TapPoll, from_json};
 use tollgate_control::audit::Actor;
-use tollgate_control::{Owner as Owned, PolicyVersion};
-use tollgate_shm_abi::messages::{self, Empty, RequestBody, ResponseBody};
-use tollgate_shm_abi::messages::{PARTY_PROVIDER_PRE, STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK};
+use tollgate_control::{Owner as Owned, Party as Part, PolicyVersion, Target};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::answers::Answer;
 use crate::control::api::objects;
 use crate::control::api::words::{
-    blob, credential, duration, mode, options, party, refused, report_of, role, selection, side,
+    credential, duration, one_side, options, or_all, owner, party, refused, role, schema,
+    selection, side, some, trial,
 };
-use crate::control::apps::prefetch;
+use crate::control::apps::{descriptor_sets, prefetch};
 use crate::control::observe::{metrics_json, watching};
 use crate::control::operators::{
-    admin, approvals, ceilings, console, desired, ending, report, usage,
+    approvals, ceilings, console, desired, ending, explain, pushing, replay, report, settings,
+    usage,
 };
-use crate::control::policies::lifecycle::{self, Outcome, Waits};
+use crate::control::placement::placing;
+use crate::control::policies::lifecycle::{self, Outcome, Step, Waits};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
+use crate::control::takeover;
+use crate::limits::UPGRADE_TIMEOUT;
 
 type Result<T> = std::result::Result<T, Status>;
 
@@ -38,20 +39,7 @@ pub(super) struct Api {
     pub(super) actor: Actor,
 }
 
-/// What stands for every tenant or service in the provider's targets.
-const ALL: &str = "*";
-
 impl Api {
-    /// Carries out a request in the control socket's words.
-    async fn answer(&self, body: RequestBody, fds: Vec<OwnedFd>) -> Result<Answer> {
-        let answer = admin::handle(&self.control, self.actor.clone(), body, fds).await;
-        answer.map_err(refused)
-    }
-
-    async fn report(&self, body: RequestBody, fds: Vec<OwnedFd>) -> Result<Option<Struct>> {
-        report_of(&self.answer(body, fds).await?)
-    }
-
     /// The tenant that a request is about, if it is about one.
     fn require<'t>(&self, tenant: &'t str) -> Result<Option<&'t str>> {
         if tenant.is_empty() {
@@ -65,15 +53,22 @@ impl Api {
         Ok(Some(tenant))
     }
 
-    async fn step(&self, at: Option<&PolicySelection>, step: i32) -> Result<Option<Struct>> {
-        let at = Some(selection(at)?);
-        let body = RequestBody::PolicyStep(messages::PolicyStep { at, step });
-        self.report(body, Vec::new()).await
+    /// What takes something back, which never waits for an approval.
+    async fn take_back(&self, step: Step, at: Option<PolicySelection>) -> Result<Option<Struct>> {
+        let stepped =
+            lifecycle::step(&self.control, self.actor.clone(), step, selection(at)?).await;
+        let changed = stepped.and_then(Outcome::made).map_err(refused)?;
+        Ok(Some(from_json(report::changed(&changed))))
     }
 }
 
+/// A report, as an answer has it.
+fn told(report: std::result::Result<Value, tollgate_engine::Status>) -> Result<Option<Struct>> {
+    Ok(Some(from_json(report.map_err(refused)?)))
+}
+
 /// Whose credentials a request is about: without a tenant, it is an operator's, about operators'.
-fn owner(tenant: String) -> Owned {
+fn holder(tenant: String) -> Owned {
     match tenant.is_empty() {
         true => Owned::Provider,
         false => Owned::Tenant(tenant),
@@ -87,27 +82,16 @@ fn approval_id(waits: &Waits) -> ApprovalId {
     }
 }
 
-fn unexpected() -> Status {
-    Status::new(Code::INTERNAL, "the answer is of another request")
-}
-
-/// A schema, if there is one, for a request that announces it.
-fn schema(bytes: &[u8]) -> Result<Vec<OwnedFd>> {
-    let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-    bytes.map(blob).into_iter().collect()
-}
-
 impl Handler for Api {
     // ---- tenants ----
 
     async fn add_tenant(&self, request: Authorized<AddTenantRequest>) -> Result<AddTenantResponse> {
-        let request = request.into_request();
-        let name = request.tenant;
-        let body = RequestBody::TenantAdd(messages::TenantAdd { name });
-        match self.answer(body, Vec::new()).await?.body {
-            ResponseBody::TenantAdded(added) => Ok(AddTenantResponse { token: added.token }),
-            _ => Err(unexpected()),
-        }
+        let store = self.control.changes.store();
+        let token = store.add_tenant(self.actor.clone(), &request.tenant);
+        let token = token.map_err(|error| refused(store_failed(&error)))?;
+        Ok(AddTenantResponse {
+            token: token.reveal().to_owned(),
+        })
     }
 
     async fn list_tenants(
@@ -123,26 +107,24 @@ impl Handler for Api {
         &self,
         request: Authorized<RemoveTenantRequest>,
     ) -> Result<RemoveTenantResponse> {
-        let request = request.into_request();
-        let body = RequestBody::TenantRemove(messages::TenantRemove {
-            tenant: request.tenant,
-            is_question: request.dry_run,
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(RemoveTenantResponse { report })
+        let report = match request.dry_run {
+            true => ending::would_remove(&self.control, &request.tenant),
+            false => ending::remove(&self.control, self.actor.clone(), &request.tenant).await,
+        };
+        Ok(RemoveTenantResponse {
+            report: told(report)?,
+        })
     }
 
     async fn move_tenant(
         &self,
         request: Authorized<MoveTenantRequest>,
     ) -> Result<MoveTenantResponse> {
-        let request = request.into_request();
-        let body = RequestBody::TenantMove(messages::TenantMove {
-            tenant: request.tenant,
-            runtime: request.runtime,
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(MoveTenantResponse { report })
+        let (actor, tenant) = (self.actor.clone(), &request.tenant);
+        let moved = placing::move_tenant(&self.control, actor, tenant, request.runtime).await;
+        Ok(MoveTenantResponse {
+            report: told(moved)?,
+        })
     }
 
     async fn show_usage(&self, request: Authorized<ShowUsageRequest>) -> Result<ShowUsageResponse> {
@@ -184,7 +166,7 @@ impl Handler for Api {
         let store = control.changes.store();
         let token = store.add_credential(
             actor.clone(),
-            &owner(request.tenant),
+            &holder(request.tenant),
             &request.name,
             role,
             lifetime,
@@ -204,7 +186,7 @@ impl Handler for Api {
             .control
             .changes
             .store()
-            .credentials(&owner(request.tenant.clone()));
+            .credentials(&holder(request.tenant.clone()));
         let found = found.map_err(|error| refused(store_failed(&error)))?;
         Ok(ListCredentialsResponse {
             credentials: found.into_iter().map(credential).collect(),
@@ -218,7 +200,7 @@ impl Handler for Api {
         let request = request.into_request();
         let grace = request.grace.map(|grace| duration("grace", grace));
         let of = ending::Of {
-            owner: &owner(request.tenant),
+            owner: &holder(request.tenant),
             credential: &request.name,
             keep_sessions: request.keep_sessions,
         };
@@ -235,7 +217,7 @@ impl Handler for Api {
     ) -> Result<RevokeCredentialResponse> {
         let request = request.into_request();
         let of = ending::Of {
-            owner: &owner(request.tenant),
+            owner: &holder(request.tenant),
             credential: &request.name,
             keep_sessions: request.keep_sessions,
         };
@@ -259,38 +241,20 @@ impl Handler for Api {
         if let Some(begins) = begins {
             let _client_gone = begins.send(());
         }
-        let owner = header.owner.unwrap_or_default();
-        // In the order of the control socket's descriptors.
-        let [module, config, description, proof, schema] = [
-            PolicyPart::Module,
-            PolicyPart::Configuration,
-            PolicyPart::Description,
-            PolicyPart::Proof,
-            PolicyPart::Schema,
-        ]
-        .map(|part| parts.remove(&part.into()));
-        let module =
-            module.ok_or_else(|| Status::new(Code::INVALID_ARGUMENT, "the push has no module"))?;
-        let body = RequestBody::PolicyPush(messages::PolicyPush {
-            tenant: owner.tenant,
+        let mut part = |part: PolicyPart| parts.remove(&part.into());
+        let module = part(PolicyPart::Module)
+            .ok_or_else(|| Status::new(Code::INVALID_ARGUMENT, "the push has no module"))?;
+        let push = pushing::Push {
+            owner: owner(header.owner),
             name: header.name,
-            has_config: config.is_some(),
-            provider: owner.provider,
-            has_proof: proof.is_some(),
-            has_description: description.is_some(),
-            has_schema: schema.is_some(),
-        });
-        let parts = [Some(module), config, description, proof, schema];
-        let parts = parts.into_iter().flatten();
-        let fds = parts.map(|part| blob(&part)).collect::<Result<_>>()?;
-        match self.answer(body, fds).await?.body {
-            ResponseBody::PolicyPushed(pushed) => Ok(PushedPolicy {
-                name: pushed.name,
-                version: pushed.version,
-                warnings: pushed.warnings,
-            }),
-            _ => Err(unexpected()),
-        }
+            module,
+            config: part(PolicyPart::Configuration),
+            description: part(PolicyPart::Description),
+            proof: part(PolicyPart::Proof),
+            schema: part(PolicyPart::Schema),
+        };
+        let pushed = pushing::push(&self.control, self.actor.clone(), push).await;
+        pushed.map_err(refused)
     }
 
     async fn attach_policy(
@@ -298,26 +262,26 @@ impl Handler for Api {
         request: Authorized<AttachPolicyRequest>,
     ) -> Result<AttachPolicyResponse> {
         let request = request.into_request();
-        let owner = request.owner.unwrap_or_default();
-        let options = request.options.map(options).transpose()?;
-        let or_all = |name: String| match name.is_empty() && owner.provider {
-            true => ALL.to_owned(),
-            false => name,
+        let is_providers = request.owner.as_ref().is_some_and(|owner| owner.provider);
+        let tenant = request.owner.unwrap_or_default().tenant;
+        let policy = format!("{}@{}", request.name, request.version);
+        let policy = policy.parse::<PolicyVersion>();
+        let policy = policy.map_err(|error| refused(store_failed(&error)))?;
+        let order = lifecycle::Attach {
+            policy: policy.name,
+            version: policy.version,
+            target: Target {
+                party: party(request.party, is_providers)?.unwrap_or(Part::ProviderPre),
+                tenant: or_all(tenant, is_providers),
+                service: or_all(request.service, is_providers),
+                method: request.method,
+                side: one_side(request.side)?,
+            },
+            trial: trial(request.mode, request.percent)?,
+            options: options(request.options.unwrap_or_default())?,
         };
-        let body = messages::PolicyAttach {
-            policy: format!("{}@{}", request.name, request.version),
-            service: or_all(request.service),
-            method: request.method,
-            side: side(request.side)?,
-            party: party(request.party, owner.provider, PARTY_PROVIDER_PRE)?,
-            tenant: or_all(owner.tenant),
-            mode: mode(request.mode)?,
-            percent: request.percent,
-            options,
-            has_schema: !request.schema.is_empty(),
-        };
-        let schema = schema(&request.schema)?;
-        let attached = lifecycle::attach(&self.control, self.actor.clone(), body, schema).await;
+        let (actor, schema) = (self.actor.clone(), schema(request.schema));
+        let attached = lifecycle::attach(&self.control, actor, order, schema).await;
         Ok(match attached.map_err(refused)? {
             Outcome::Made(warnings) => AttachPolicyResponse {
                 warnings,
@@ -334,9 +298,15 @@ impl Handler for Api {
         &self,
         request: Authorized<DetachPolicyRequest>,
     ) -> Result<DetachPolicyResponse> {
-        let request = request.into_request();
-        let body = RequestBody::PolicyDetach(selection(request.at.as_ref())?);
-        self.answer(body, Vec::new()).await?;
+        let at = selection(request.into_request().at)?;
+        let Control {
+            changes,
+            policies,
+            runtimes,
+            ..
+        } = &*self.control;
+        let detached = lifecycle::detach(changes, policies, runtimes, self.actor.clone(), &at);
+        detached.await.map_err(refused)?;
         Ok(DetachPolicyResponse {})
     }
 
@@ -347,16 +317,14 @@ impl Handler for Api {
         let request = request.into_request();
         let probation = request.probation.map(|time| duration("probation", time));
         let probation = probation.transpose()?;
-        let body = messages::PolicyUpgrade {
+        let order = lifecycle::Upgrade {
+            at: selection(request.at)?,
             version: request.version,
-            at: Some(selection(request.at.as_ref())?),
-            mode: mode(request.mode)?,
-            percent: request.percent,
+            trial: trial(request.mode, request.percent)?,
             probation_ms: probation.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
-            has_schema: !request.schema.is_empty(),
         };
-        let schema = schema(&request.schema)?;
-        let upgraded = lifecycle::upgrade(&self.control, self.actor.clone(), body, schema).await;
+        let (actor, schema) = (self.actor.clone(), schema(request.schema));
+        let upgraded = lifecycle::upgrade(&self.control, actor, order, schema).await;
         let (report, waits_for) = match upgraded.map_err(refused)? {
             Outcome::Made((changed, warnings)) => (report::upgraded(&changed, warnings), None),
             Outcome::Waits(waits) => {
@@ -374,12 +342,8 @@ impl Handler for Api {
         &self,
         request: Authorized<PromotePolicyRequest>,
     ) -> Result<PromotePolicyResponse> {
-        let request = request.into_request();
-        let step = messages::PolicyStep {
-            at: Some(selection(request.at.as_ref())?),
-            step: STEP_PROMOTE,
-        };
-        let promoted = lifecycle::step(&self.control, self.actor.clone(), step).await;
+        let at = selection(request.into_request().at)?;
+        let promoted = lifecycle::step(&self.control, self.actor.clone(), Step::Promote, at).await;
         let (changed, waits_for) = match promoted.map_err(refused)? {
             Outcome::Made(changed) => (changed, None),
             Outcome::Waits(waits) => (Vec::new(), Some(approval_id(&waits))),
@@ -394,8 +358,8 @@ impl Handler for Api {
         &self,
         request: Authorized<RollBackPolicyRequest>,
     ) -> Result<RollBackPolicyResponse> {
-        let request = request.into_request();
-        let report = self.step(request.at.as_ref(), STEP_ROLLBACK).await?;
+        let at = request.into_request().at;
+        let report = self.take_back(Step::RollBack, at).await?;
         Ok(RollBackPolicyResponse { report })
     }
 
@@ -403,8 +367,8 @@ impl Handler for Api {
         &self,
         request: Authorized<ReleasePolicyRequest>,
     ) -> Result<ReleasePolicyResponse> {
-        let request = request.into_request();
-        let report = self.step(request.at.as_ref(), STEP_RELEASE).await?;
+        let at = request.into_request().at;
+        let report = self.take_back(Step::Release, at).await?;
         Ok(ReleasePolicyResponse { report })
     }
 
@@ -432,15 +396,12 @@ impl Handler for Api {
         request: Authorized<ShowPolicyRequest>,
     ) -> Result<ShowPolicyResponse> {
         let request = request.into_request();
-        let owner = request.owner.unwrap_or_default();
-        let body = RequestBody::PolicyShow(messages::PolicyShow {
-            policy: request.name,
-            version: request.version,
-            tenant: owner.tenant,
-            provider: owner.provider,
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(ShowPolicyResponse { report })
+        let version = Some(request.version).filter(|version| *version > 0);
+        let owner = owner(request.owner);
+        let shown = report::show(&self.control, &owner, &request.name, version).await;
+        Ok(ShowPolicyResponse {
+            report: told(shown)?,
+        })
     }
 
     async fn diff_policy(
@@ -448,14 +409,11 @@ impl Handler for Api {
         request: Authorized<DiffPolicyRequest>,
     ) -> Result<DiffPolicyResponse> {
         let request = request.into_request();
-        let body = RequestBody::PolicyDiff(messages::PolicyDiff {
-            at: Some(selection(request.at.as_ref())?),
-            before: request.before,
-            after: request.after,
-            last: request.last,
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(DiffPolicyResponse { report })
+        let (at, versions) = (selection(request.at)?, (request.before, request.after));
+        let diff = replay::diff(&self.control, &self.actor, at, versions, request.last).await;
+        Ok(DiffPolicyResponse {
+            report: told(diff)?,
+        })
     }
 
     async fn delete_policy(
@@ -463,14 +421,10 @@ impl Handler for Api {
         request: Authorized<DeletePolicyRequest>,
     ) -> Result<DeletePolicyResponse> {
         let request = request.into_request();
-        let owner = request.owner.unwrap_or_default();
-        let request = messages::PolicyDelete {
-            policy: request.name,
-            version: request.version,
-            tenant: owner.tenant,
-            provider: owner.provider,
-        };
-        let deleted = ending::delete(&self.control.changes, self.actor.clone(), request).await;
+        let version = Some(request.version).filter(|version| *version > 0);
+        let (changes, actor) = (&self.control.changes, self.actor.clone());
+        let (owner, name) = (owner(request.owner), request.name);
+        let deleted = ending::delete(changes, actor, &owner, &name, version).await;
         let deleted = deleted.map_err(refused)?.into_iter();
         Ok(DeletePolicyResponse {
             deleted: deleted.map(|version| version.to_string()).collect(),
@@ -510,10 +464,7 @@ impl Handler for Api {
         request: Authorized<DownloadPolicyRequest>,
     ) -> Result<DownloadPolicyResponse> {
         let request = request.into_request();
-        let owner = match request.owner.unwrap_or_default() {
-            Owner { provider: true, .. } => Owned::Provider,
-            Owner { tenant, .. } => Owned::Tenant(tenant),
-        };
+        let owner = owner(request.owner);
         self.control
             .changes
             .require_owner(&owner)
@@ -574,7 +525,7 @@ impl Handler for Api {
             tenant => report::status_of(&self.control, tenant).await,
         };
         Ok(GetStatusResponse {
-            report: Some(from_json(status.map_err(refused)?)),
+            report: told(status)?,
         })
     }
 
@@ -586,7 +537,7 @@ impl Handler for Api {
         let of = self.require(&tenant)?;
         let metrics = metrics_json::report(&self.control, of).await;
         Ok(GetMetricsResponse {
-            report: Some(from_json(metrics.map_err(refused)?)),
+            report: told(metrics)?,
         })
     }
 
@@ -595,36 +546,28 @@ impl Handler for Api {
         request: Authorized<ExplainCallRequest>,
     ) -> Result<ExplainCallResponse> {
         let request = request.into_request();
-        let mut fds = schema(&request.schema)?;
-        if let Some(message) = &request.message {
-            fds.push(blob(message.as_bytes())?);
-        }
-        let body = RequestBody::Explain(messages::Explain {
+        let question = explain::Question {
             tenant: request.tenant,
             service: request.service,
             method: request.method,
             side: side(request.side)?,
             is_reply: request.is_reply,
-            has_schema: !request.schema.is_empty(),
-            has_message: request.message.is_some(),
+            schema: schema(request.schema),
+            message: request.message,
             metadata: request.metadata,
-        });
-        let report = self.report(body, fds).await?;
-        Ok(ExplainCallResponse { report })
+        };
+        let explained = explain::explain(&self.control, &self.actor, question).await;
+        Ok(ExplainCallResponse {
+            report: told(explained)?,
+        })
     }
 
     async fn tap_calls(&self, request: Authorized<TapPoll>) -> Result<TapCallsResponse> {
         let TapPoll { tap, request } = request.into_request();
-        let body = RequestBody::Tap(messages::Tap {
-            tap,
-            tenant: request.tenant,
-            service: request.service,
-            method: request.method,
-            denied: request.denied,
-            failed: request.failed,
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(TapCallsResponse { report })
+        let tapped = watching::tap(&self.control, &self.actor, tap, request).await;
+        Ok(TapCallsResponse {
+            report: told(tapped)?,
+        })
     }
 
     async fn show_trace(&self, request: Authorized<ShowTraceRequest>) -> Result<ShowTraceResponse> {
@@ -639,13 +582,10 @@ impl Handler for Api {
         let config = control.config();
         let shown = match denied {
             true => watching::denied(&control.runtimes, of, view, last).await,
-            false => {
-                let wanted = messages::TraceShow { id, last };
-                watching::show(&control.runtimes, &config, of, view, &wanted).await
-            }
+            false => watching::show(&control.runtimes, &config, of, view, (&id, last)).await,
         };
         Ok(ShowTraceResponse {
-            report: Some(from_json(shown.map_err(refused)?)),
+            report: told(shown)?,
         })
     }
 
@@ -666,9 +606,10 @@ impl Handler for Api {
         &self,
         _request: Authorized<VerifyAuditLogRequest>,
     ) -> Result<VerifyAuditLogResponse> {
-        let body = RequestBody::AuditVerify(Empty {});
-        let report = self.report(body, Vec::new()).await?;
-        Ok(VerifyAuditLogResponse { report })
+        let verified = report::verify(self.control.changes.store()).await;
+        Ok(VerifyAuditLogResponse {
+            report: told(verified)?,
+        })
     }
 
     // ---- the daemon ----
@@ -677,28 +618,22 @@ impl Handler for Api {
         &self,
         _request: Authorized<ShowSettingsRequest>,
     ) -> Result<ShowSettingsResponse> {
-        let body = RequestBody::Settings(Empty {});
-        let report = self.report(body, Vec::new()).await?;
-        Ok(ShowSettingsResponse { report })
+        let report = settings::show(&self.control.settings);
+        Ok(ShowSettingsResponse {
+            report: Some(from_json(report)),
+        })
     }
 
     async fn change_settings(
         &self,
         request: Authorized<ChangeSettingsRequest>,
     ) -> Result<ChangeSettingsResponse> {
-        let request = request.into_request();
-        let changes = request
-            .changes
-            .into_iter()
-            .map(|change| messages::SettingChange {
-                key: change.key,
-                value: change.value,
-            });
-        let body = RequestBody::SettingsChange(messages::SettingsChange {
-            changes: changes.collect(),
-        });
-        let report = self.report(body, Vec::new()).await?;
-        Ok(ChangeSettingsResponse { report })
+        let changes = request.into_request().changes.into_iter();
+        let changes = changes.map(|change| (change.key, change.value)).collect();
+        let changed = settings::change(&self.control, self.actor.clone(), changes).await;
+        Ok(ChangeSettingsResponse {
+            report: told(changed)?,
+        })
     }
 
     async fn prefetch_schema(
@@ -706,17 +641,13 @@ impl Handler for Api {
         request: Authorized<PrefetchSchemaRequest>,
     ) -> Result<PrefetchSchemaResponse> {
         let PrefetchSchemaRequest { schema, tenant } = request.into_request();
-        let most = tollgate_schema::limits::MAX_DESCRIPTOR_SET;
-        if schema.len() > most {
-            let text = format!("the schema has {} bytes; the limit is {most}", schema.len());
-            return Err(Status::new(Code::INVALID_ARGUMENT, text));
-        }
+        descriptor_sets::check_size(&schema).map_err(refused)?;
         let done = match &*tenant {
             "" => prefetch::prefetch(&self.control.apps.schemas, schema).await,
             tenant => prefetch::of_tenant(&self.control, tenant, schema).await,
         };
         Ok(PrefetchSchemaResponse {
-            report: Some(from_json(done.map_err(refused)?)),
+            report: told(done)?,
         })
     }
 
@@ -731,7 +662,25 @@ impl Handler for Api {
         };
         let invited = console::invite(&self.control, self.actor.clone(), wanted);
         Ok(OpenConsoleResponse {
-            report: Some(from_json(invited.map_err(refused)?)),
+            report: told(invited)?,
+        })
+    }
+
+    async fn upgrade_daemon(
+        &self,
+        request: Authorized<UpgradeDaemonRequest>,
+    ) -> Result<UpgradeDaemonResponse> {
+        let request = request.into_request();
+        let program = some(request.program).map(PathBuf::from);
+        if program.is_some() && matches!(self.actor, Actor::Operator { .. }) {
+            let text = "an operator's credential upgrades a daemon to the program that it was started from; a process of an operator on its host names another";
+            return Err(Status::new(Code::PERMISSION_DENIED, text));
+        }
+        let limit = request.timeout.map(|timeout| duration("timeout", timeout));
+        let limit = limit.transpose()?.unwrap_or(UPGRADE_TIMEOUT);
+        let done = takeover::upgrade(&self.control, self.actor.clone(), program, limit).await;
+        Ok(UpgradeDaemonResponse {
+            report: told(done)?,
         })
     }
 }

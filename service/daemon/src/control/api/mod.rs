@@ -33,8 +33,8 @@ use crate::control::api::handler::Api;
 use crate::control::api::paces::Kind;
 use crate::control::api::principal::principal;
 use crate::control::api::words::refused;
-use crate::control::operators::admin::is_operator;
 use crate::control::operators::visitor::Visitor;
+use crate::control::own_user::is_operator;
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 
@@ -82,6 +82,10 @@ async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
                 Err(status) => Err(status),
             };
             let _client_gone = reply.send(answered);
+            if control.replacement.is_replaced() {
+                // That was this process's last answer.
+                control.replacement.retire();
+            }
         });
     }
 }

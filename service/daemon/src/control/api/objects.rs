@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use prost::Message as _;
 use tollgate_admin::proto;
 use tollgate_admin::{ApplyOrder, Status, proto::content_reference};
 use tollgate_control::audit::Actor;
@@ -13,17 +12,19 @@ use tollgate_control::{
     ALL, Attachment, Candidate, DocumentSet, Isolation, OnFault, Options, Owner, Party, PolicyInfo,
     Side, Snapshot, Target, TokenDigest, Trial, WantedCredential,
 };
-use tollgate_shm_abi::messages::{MODE_ENFORCE, PARTY_PROVIDER_PRE, PolicyProof};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::api::words::{duration, invalid, mode, options, party, refused, role, side};
+use crate::control::api::words::{
+    duration, invalid, one_side, options, or_all, party, refused, role, trial as kind_of,
+};
 use crate::control::operators::desired::{
     Action, Content, ObjectChange, Wanted, WantedAttachment, WantedPolicy, WantedTrial,
     WantedVersion,
 };
+use crate::control::operators::pushing::read_proof;
 use crate::control::operators::visitor::role_of;
-use crate::control::policies::lifecycle::{merge, party_of, side_of, trial_of};
-use crate::limits::{MAX_PROBATION, PROOF_BYTES};
+use crate::control::refusals::store_failed;
+use crate::limits::MAX_PROBATION;
 
 type Result<T> = std::result::Result<T, Status>;
 
@@ -126,7 +127,7 @@ pub(super) fn wanted(order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
                 match (proofs.get(&number), contents(number, &what)?) {
                     (Some(known), _) => Some(Arc::clone(known)),
                     (None, Content::Bytes { bytes, .. }) => {
-                        let proof = Arc::new(proof_of(&bytes, &what)?);
+                        let proof = Arc::new(read_proof(&bytes, &what).map_err(refused)?);
                         proofs.insert(number, Arc::clone(&proof));
                         Some(proof)
                     }
@@ -241,18 +242,6 @@ fn digest_of(digest: &[u8], what: &str) -> Result<[u8; 32]> {
     })
 }
 
-fn proof_of(bytes: &[u8], what: &str) -> Result<PolicyProof> {
-    if bytes.len() > PROOF_BYTES {
-        let text = format!(
-            "{what} has {} bytes; the limit is {PROOF_BYTES}",
-            bytes.len()
-        );
-        return Err(invalid(text));
-    }
-    let proof = PolicyProof::decode(bytes);
-    proof.map_err(|error| invalid(format!("{what} doesn't parse: {error}")))
-}
-
 fn credential_of(credential: &proto::CredentialState) -> Result<WantedCredential> {
     let name = &credential.name;
     let what = format!("the token of credential {name}");
@@ -282,20 +271,15 @@ fn attachment_of(
     let calls = attachment.owner.clone().unwrap_or_default();
     let owner = scope.owner(attachment.owner, "an attachment")?;
     let provider = owner == Owner::Provider;
-    let or_all = |name: String| match name.is_empty() && provider {
-        true => ALL.to_owned(),
-        false => name,
-    };
-    let party = party(attachment.party, provider, PARTY_PROVIDER_PRE)?;
     let target = Target {
-        party: party_of(party).map_err(refused)?,
+        party: party(attachment.party, provider)?.unwrap_or(Party::ProviderPre),
         tenant: match &owner {
             Owner::Tenant(tenant) => tenant.clone(),
-            Owner::Provider => or_all(calls.tenant),
+            Owner::Provider => or_all(calls.tenant, provider),
         },
-        service: or_all(attachment.service),
+        service: or_all(attachment.service, provider),
         method: attachment.method,
-        side: side_of(side(attachment.side)?).map_err(refused)?,
+        side: one_side(attachment.side)?,
     };
     let name = attachment.name;
     let version = |reference: proto::VersionReference| match reference.version {
@@ -312,11 +296,10 @@ fn attachment_of(
         number => Ok(WantedVersion::Number(number)),
     };
     let trial = attachment.trial.map(|trial| {
-        let kind = mode(trial.mode)?;
-        if kind == MODE_ENFORCE {
+        let Some(kind) = kind_of(trial.mode, trial.percent)? else {
             let text = format!("the trial at {target} has the mode enforce: leave the trial out");
             return Err(invalid(text));
-        }
+        };
         let probation = trial.probation.map(|time| duration("probation", time));
         let probation = probation.transpose()?;
         if let Some(time) = probation.filter(|time| *time > MAX_PROBATION) {
@@ -327,7 +310,7 @@ fn attachment_of(
         let of_trial = trial.version.unwrap_or_default();
         Ok(WantedTrial {
             version: version(of_trial)?,
-            trial: trial_of(kind, trial.percent).map_err(refused)?,
+            trial: kind,
             probation_ms: probation.map(|time| time.as_millis() as u64),
         })
     });
@@ -338,15 +321,14 @@ fn attachment_of(
             "the attachment of {name} at {target} has neither a version nor a trial"
         )));
     }
-    let mut conditions = Options::default();
     let given = options(attachment.options.unwrap_or_default())?;
-    merge(&mut conditions, given).map_err(refused)?;
+    let conditions = given.over(Options::default());
     Ok(WantedAttachment {
         target,
         policy: name,
         stable,
         trial,
-        options: conditions,
+        options: conditions.map_err(|error| refused(store_failed(&error)))?,
     })
 }
 

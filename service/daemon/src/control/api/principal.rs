@@ -11,8 +11,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::api::words::refused;
 use crate::control::authentication::authenticate;
-use crate::control::operators::admin::{is_operator, operators};
 use crate::control::operators::visitor::Visitor;
+use crate::control::own_user::{is_operator, operators};
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 

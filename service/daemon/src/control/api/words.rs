@@ -1,21 +1,13 @@
 //! The API's values in the control plane's words, and back.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use tollgate_admin::proto;
-use tollgate_admin::{Status, from_json};
-use tollgate_shm_abi::blob::{blob_create, blob_read};
-use tollgate_shm_abi::messages::{
-    ISOLATION_NONE, ISOLATION_PROCESS, MODE_CANARY, MODE_ENFORCE, MODE_SHADOW, Names,
-    ON_FAULT_CLOSED, ON_FAULT_OPEN, ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST,
-    PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyOptions, PolicySelection, ResponseBody, SIDE_ANY,
-    SIDE_CLIENT, SIDE_SERVER,
-};
+use tollgate_admin::{Status, proto};
+use tollgate_control::{ALL, Isolation, OnFault, Owner, Party, Selection, Side, Trial};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::answers::Answer;
 use crate::control::operators::visitor::role_of;
+use crate::control::policies::lifecycle::{GivenOptions, Selected};
 
 type Result<T> = std::result::Result<T, Status>;
 
@@ -33,57 +25,67 @@ fn known<T: TryFrom<i32>>(what: &str, number: i32) -> Result<T> {
     T::try_from(number).map_err(|_| invalid(format!("the {what} {number} is unknown")))
 }
 
-/// Bytes that travel as a memory file.
-pub(super) fn blob(bytes: &[u8]) -> Result<OwnedFd> {
-    let failed = |error| {
-        Status::new(
-            Code::RESOURCE_EXHAUSTED,
-            format!("no memory for a request: {error}"),
-        )
-    };
-    blob_create(bytes).map_err(failed)
+/// A text, if there is one.
+pub(super) fn some(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
 }
 
-/// The JSON of a report.
-pub(super) fn report_of(answer: &Answer) -> Result<Option<prost_types::Struct>> {
-    let broken = |what: String| Status::new(Code::INTERNAL, format!("the report {what}"));
-    let (ResponseBody::Report(_), Some(blob)) = (&answer.body, answer.fds.first()) else {
-        return Err(broken("is missing".to_owned()));
-    };
-    let json = blob_read(blob, tollgate_admin::MAX_REPORT_BYTES);
-    let json = json.map_err(|error| broken(format!("can't be read: {error}")))?;
-    let json = serde_json::from_slice(&json);
-    let json = json.map_err(|error| broken(format!("isn't JSON: {error}")))?;
-    Ok(Some(from_json(json)))
+/// A descriptor set, if there is one.
+pub(super) fn schema(bytes: Vec<u8>) -> Option<Vec<u8>> {
+    Some(bytes).filter(|bytes| !bytes.is_empty())
+}
+
+/// The owner of a policy.
+pub(super) fn owner(owner: Option<proto::Owner>) -> Owner {
+    match owner.unwrap_or_default() {
+        proto::Owner { provider: true, .. } => Owner::Provider,
+        proto::Owner { tenant, .. } => Owner::Tenant(tenant),
+    }
+}
+
+/// A tenant or service of an attachment: the provider's are for all if they are left open.
+pub(super) fn or_all(name: String, is_provider: bool) -> String {
+    match name.is_empty() && is_provider {
+        true => ALL.to_owned(),
+        false => name,
+    }
 }
 
 /// A side, if it isn't left open.
-pub(super) fn side(side: i32) -> Result<i32> {
+pub(super) fn side(side: i32) -> Result<Option<Side>> {
     Ok(match known("side", side)? {
-        proto::Side::Unspecified => SIDE_ANY,
-        proto::Side::Client => SIDE_CLIENT,
-        proto::Side::Server => SIDE_SERVER,
+        proto::Side::Unspecified => None,
+        proto::Side::Client => Some(Side::Client),
+        proto::Side::Server => Some(Side::Server),
     })
 }
 
-/// A mode; it may not be left open.
-pub(super) fn mode(mode: i32) -> Result<i32> {
-    Ok(match known("mode", mode)? {
-        proto::Mode::Unspecified => return Err(invalid("the mode is missing".to_owned())),
-        proto::Mode::Enforce => MODE_ENFORCE,
-        proto::Mode::Shadow => MODE_SHADOW,
-        proto::Mode::Canary => MODE_CANARY,
+/// The side of an attachment; it may not be left open.
+pub(super) fn one_side(number: i32) -> Result<Side> {
+    side(number)?.ok_or_else(|| invalid("the side is missing: client or server".to_owned()))
+}
+
+/// The trial of a mode, which may not be left open; `None`: the version decides all calls.
+pub(super) fn trial(mode: i32, percent: u32) -> Result<Option<Trial>> {
+    Ok(match (known("mode", mode)?, u8::try_from(percent)) {
+        (proto::Mode::Unspecified, _) => return Err(invalid("the mode is missing".to_owned())),
+        (proto::Mode::Enforce, _) => None,
+        (proto::Mode::Shadow, _) => Some(Trial::Shadow),
+        (proto::Mode::Canary, Ok(percent @ 1..=100)) => Some(Trial::Canary(percent)),
+        (proto::Mode::Canary, _) => {
+            let text = format!("a canary of {percent}% is out of range: 1 to 100 are allowed");
+            return Err(invalid(text));
+        }
     })
 }
 
-/// The part of the chain for an owner's policy; `open` is the provider's if it is left open.
-pub(super) fn party(party: i32, is_provider: bool, open: i32) -> Result<i32> {
-    let party = known("party", party)?;
-    Ok(match (party, is_provider) {
-        (proto::Party::Unspecified, false) | (proto::Party::Tenant, false) => PARTY_TENANT,
-        (proto::Party::Unspecified, true) => open,
-        (proto::Party::ProviderPre, true) => PARTY_PROVIDER_PRE,
-        (proto::Party::ProviderPost, true) => PARTY_PROVIDER_POST,
+/// The part of the chain for an owner's policy; `None`: a part of the provider's that is left open.
+pub(super) fn party(party: i32, is_provider: bool) -> Result<Option<Party>> {
+    Ok(match (known("party", party)?, is_provider) {
+        (proto::Party::Unspecified | proto::Party::Tenant, false) => Some(Party::Tenant),
+        (proto::Party::Unspecified, true) => None,
+        (proto::Party::ProviderPre, true) => Some(Party::ProviderPre),
+        (proto::Party::ProviderPost, true) => Some(Party::ProviderPost),
         (proto::Party::Tenant, true) => {
             return Err(invalid(
                 "the provider's policies have no place in a tenant's part".into(),
@@ -98,33 +100,43 @@ pub(super) fn party(party: i32, is_provider: bool, open: i32) -> Result<i32> {
 }
 
 /// Some attachments.
-pub(super) fn selection(at: Option<&proto::PolicySelection>) -> Result<PolicySelection> {
-    let at = at.cloned().unwrap_or_default();
-    let owner = at.owner.unwrap_or_default();
-    Ok(PolicySelection {
+pub(super) fn selection(at: Option<proto::PolicySelection>) -> Result<Selected> {
+    let at = at.unwrap_or_default();
+    let of = at.owner.clone().unwrap_or_default();
+    Ok(Selected {
         policy: at.name,
-        side: side(at.side)?,
-        party: party(at.party, owner.provider, PARTY_PROVIDER)?,
-        tenant: owner.tenant,
-        service: at.service,
-        method: at.method,
+        places: Selection {
+            party: party(at.party, of.provider)?,
+            tenant: some(of.tenant),
+            service: some(at.service),
+            method: some(at.method),
+            side: side(at.side)?,
+        },
+        owner: owner(at.owner),
     })
 }
 
 /// The conditions of an attachment.
-pub(super) fn options(options: proto::AttachmentOptions) -> Result<PolicyOptions> {
-    let names = |names: Option<proto::Names>| names.map(|names| Names { names: names.names });
-    Ok(PolicyOptions {
+pub(super) fn options(options: proto::AttachmentOptions) -> Result<GivenOptions> {
+    let names = |names: Option<proto::Names>| names.map(|names| names.names);
+    let points = options.max_worse.map(|points| {
+        u8::try_from(points).map_err(|_| {
+            invalid(format!(
+                "max-worse {points} is out of range: 0 to 100 are allowed"
+            ))
+        })
+    });
+    Ok(GivenOptions {
         on_fault: match known("on_fault", options.on_fault)? {
             proto::OnFault::Unspecified => None,
-            proto::OnFault::Reload => Some(ON_FAULT_RELOAD),
-            proto::OnFault::Closed => Some(ON_FAULT_CLOSED),
-            proto::OnFault::Open => Some(ON_FAULT_OPEN),
+            proto::OnFault::Reload => Some(OnFault::Reload),
+            proto::OnFault::Closed => Some(OnFault::Closed),
+            proto::OnFault::Open => Some(OnFault::Open),
         },
         isolation: match known("isolation", options.isolation)? {
             proto::Isolation::Unspecified => None,
-            proto::Isolation::None => Some(ISOLATION_NONE),
-            proto::Isolation::Process => Some(ISOLATION_PROCESS),
+            proto::Isolation::None => Some(Isolation::None),
+            proto::Isolation::Process => Some(Isolation::Process),
         },
         hooks: names(options.hooks),
         fields: names(options.fields),
@@ -133,7 +145,7 @@ pub(super) fn options(options: proto::AttachmentOptions) -> Result<PolicyOptions
         cpu_us: options.cpu_us,
         fresh: options.fresh,
         record: options.record,
-        max_worse: options.max_worse,
+        max_worse: points.transpose()?,
     })
 }
 

@@ -1,4 +1,4 @@
-//! One connection to the control socket: an application's session, or an operator's requests.
+//! One connection to the control socket: an application's session.
 //!
 //! A session lives as long as its connection: when that closes, for any reason, the runtime frees
 //! everything. Input is untrusted: the parser of packets can only fail, blobs are copied out of
@@ -14,7 +14,7 @@ use tollgate_datapath::Command;
 use tollgate_datapath::binds::Bound as ServedBinding;
 use tollgate_engine::Status;
 use tollgate_shm_abi::control::{ControlSocket, Packet};
-use tollgate_shm_abi::messages::{Done, Request, RequestBody, ResponseBody};
+use tollgate_shm_abi::messages::{Empty, Request, RequestBody, ResponseBody, is_administrative};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::{Answer, failure};
@@ -23,7 +23,7 @@ use crate::control::apps::requests::{Requests, Served};
 use crate::control::apps::session::{self, Inherited, Open};
 use crate::control::apps::sessions::Stranger;
 use crate::control::apps::{admission, binding, fitting};
-use crate::control::operators::admin;
+use crate::control::own_user::is_operator;
 use crate::control::packets::{Socket, hung_up, send_packet};
 use crate::control::reactor::watch;
 use crate::control::refusals::exhausted;
@@ -35,8 +35,6 @@ struct Connection<'c> {
     control: &'c Rc<Control>,
     socket: Rc<Socket>,
     place: admission::Connection,
-    /// Its user is the operator.
-    is_operators: bool,
     stage: Stage<'c>,
 }
 
@@ -44,7 +42,7 @@ struct Connection<'c> {
 enum Stage<'c> {
     /// It has sent nothing. Another process may take it over.
     Silent(#[expect(dead_code, reason = "it is counted until it is dropped")] Stranger<'c>),
-    /// It has sent a request, and has no session: an operator's requests need none.
+    /// It has sent a request, and has no session.
     Asking,
     /// It has a session.
     Session(Open),
@@ -53,6 +51,8 @@ enum Stage<'c> {
 /// A request that was received.
 struct Received<'c> {
     request: Request,
+    /// It has a body that only administrators of earlier releases send.
+    is_administrative: bool,
     fds: Vec<OwnedFd>,
     /// Keeps another process from taking over.
     turn: Served<'c>,
@@ -81,7 +81,7 @@ fn enter(
     socket: &ControlSocket,
 ) -> Result<admission::Connection, admission::NoPlace> {
     let user = socket.peer().map_or(u32::MAX, |peer| peer.uid);
-    admission.connect(user, admin::is_operator(user))
+    admission.connect(user, is_operator(user))
 }
 
 /// Continues a session that another process opened, until its connection closes.
@@ -106,7 +106,6 @@ fn attend(
 ) {
     let control = Rc::clone(control);
     tokio::task::spawn_local(async move {
-        let user = socket.get_ref().0.peer().map_or(u32::MAX, |peer| peer.uid);
         let stage = match open {
             Some(open) => Stage::Session(open),
             None => Stage::Silent(control.apps.sessions.add_stranger(&socket)),
@@ -115,7 +114,6 @@ fn attend(
             control: &control,
             socket,
             place,
-            is_operators: admin::is_operator(user),
             stage,
         };
         connection.serve().await;
@@ -155,11 +153,7 @@ impl<'c> Connection<'c> {
 
     /// The next request; `None` if the connection ends.
     async fn receive(&mut self) -> Option<Received<'c>> {
-        let may_be_silent = match self.stage {
-            Stage::Silent(_) => false,
-            Stage::Asking => self.is_operators,
-            Stage::Session(_) => true,
-        };
+        let may_be_silent = self.stage.session().is_some();
         let (packet, turn) = tokio::select! {
             received = self.control.apps.requests.receive(&self.socket) => received?,
             () = tokio::time::sleep(FIRST_WORD), if !may_be_silent => {
@@ -182,7 +176,13 @@ impl<'c> Connection<'c> {
                 .await;
             return None;
         };
-        Some(Received { request, fds, turn })
+        let is_administrative = request.body.is_none() && is_administrative(&bytes);
+        Some(Received {
+            request,
+            is_administrative,
+            fds,
+            turn,
+        })
     }
 
     /// Tells the other end why the connection ends.
@@ -192,18 +192,17 @@ impl<'c> Connection<'c> {
 
     /// Handles a request, and sends its answer. Whether the connection continues.
     async fn answer(&mut self, received: Received<'c>) -> bool {
-        let Received { request, fds, turn } = received;
+        let Received {
+            request,
+            is_administrative,
+            fds,
+            turn: _until_answered,
+        } = received;
         let (control, id) = (self.control, request.id);
-        // Operators' connections end with this process, and one of them asks for the upgrade.
-        let is_applications = matches!(
-            request.body,
-            Some(RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_))
-        );
-        let _until_answered = is_applications.then_some(turn);
         let gate = self.stage.session().map(|open| Arc::clone(&open.gate));
         let _until_then = match &gate {
-            Some(gate) if is_applications => Some(gate.read().await),
-            _ => None,
+            Some(gate) => Some(gate.read().await),
+            None => None,
         };
         if let Stage::Silent(_) = self.stage {
             self.stage = Stage::Asking;
@@ -212,7 +211,8 @@ impl<'c> Connection<'c> {
         // close its session.
         let waits = matches!(request.body, Some(RequestBody::Bind(_)));
         let handled = tokio::select! {
-            handled = handle(control, &self.socket, request, fds, &mut self.stage) => handled,
+            handled = handle(control, &self.socket, request, fds, &mut self.stage), if !is_administrative => handled,
+            () = std::future::ready(()), if is_administrative => Err(moved(control)),
             () = hung_up(&self.socket), if waits => return false,
             // The application reconnects to the next process.
             () = control.apps.requests.hurried(), if waits => return false,
@@ -228,12 +228,7 @@ impl<'c> Connection<'c> {
         if let Some((open, bound)) = session.zip(served) {
             return self.answer_and_serve(open, bound, id, answer).await;
         }
-        let reads = send_unless_hurried(&control.apps.requests, &self.socket, id, answer).await;
-        if control.replacement.is_replaced() {
-            // That was this process's last answer.
-            control.replacement.retire();
-        }
-        reads
+        send_unless_hurried(&control.apps.requests, &self.socket, id, answer).await
     }
 
     /// Answers a server's binding, and lets calls come to it. Whether the connection continues.
@@ -291,6 +286,16 @@ async fn send_unless_hurried(
     }
 }
 
+/// Tells an administrator's program of an earlier release what to use.
+fn moved(control: &Control) -> Status {
+    let api = tollgate_admin::socket_beside(&control.config().socket_path());
+    let text = format!(
+        "this socket is for applications: administer with the `tollgate` of the daemon's own release, or with any gRPC client at {}",
+        api.display()
+    );
+    Status::new(Code::UNIMPLEMENTED, text)
+}
+
 async fn handle(
     control: &Rc<Control>,
     socket: &Rc<Socket>,
@@ -333,11 +338,7 @@ async fn handle(
                 .runtimes
                 .ask(runtime, |reply| Command::Drain { session, reply });
             drained.await?;
-            Ok((ResponseBody::Done(Done::default()).into(), None))
-        }
-        Some(body) => {
-            let actor = admin::authorize(&socket.get_ref().0)?;
-            Ok((admin::handle(control, actor, body, fds).await?, None))
+            Ok((ResponseBody::Done(Empty {}).into(), None))
         }
     }
 }

@@ -22,6 +22,16 @@ pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Sta
     })
 }
 
+/// Refuses a descriptor set that is too long.
+pub(crate) fn check_size(set: &[u8]) -> Result<(), Status> {
+    let most = tollgate_schema::limits::MAX_DESCRIPTOR_SET;
+    if set.len() <= most {
+        return Ok(());
+    }
+    let text = format!("the schema has {} bytes; the limit is {most}", set.len());
+    Err(Status::new(Code::INVALID_ARGUMENT, text))
+}
+
 pub(crate) fn one_descriptor<'f>(what: &str, fds: &'f [OwnedFd]) -> Result<&'f OwnedFd, Status> {
     match fds {
         [blob] => Ok(blob),

@@ -8,7 +8,7 @@ use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{Bound, BoundMethod, Failure, Response, ResponseBody};
 use tollgate_shm_abi::status::Code;
 
-use crate::limits::{MAX_FAILURE_BYTES, MAX_SERVICE_NAME, MAX_WARNINGS_BYTES};
+use crate::limits::{MAX_FAILURE_BYTES, MAX_SERVICE_NAME};
 
 /// Marks a cut text.
 const CUT: &str = "…";
@@ -37,7 +37,6 @@ fn shorten(body: &mut ResponseBody) {
     match body {
         ResponseBody::Failure(failure) => cut(&mut failure.message, MAX_FAILURE_BYTES),
         ResponseBody::Bound(bound) => shorten_reasons(bound),
-        ResponseBody::Done(done) => shorten_warnings(&mut done.warnings),
         _ => {}
     }
 }
@@ -63,20 +62,6 @@ fn shorten_reasons(bound: &mut Bound) {
 /// Including the reason's tag and length.
 fn length_without_reason(method: &BoundMethod) -> usize {
     method.encoded_len() - method.refused.len() + 4
-}
-
-fn shorten_warnings(warnings: &mut Vec<String>) {
-    let all = warnings.len();
-    let mut bytes = 0;
-    let fits = |warning: &String| {
-        bytes += warning.len();
-        bytes <= MAX_WARNINGS_BYTES
-    };
-    let kept = warnings.iter().map(fits).take_while(|fits| *fits).count();
-    warnings.truncate(kept);
-    if kept < all {
-        warnings.push(format!("{} more warnings were left out", all - kept));
-    }
 }
 
 /// Cuts a text to at most this many bytes, at a character boundary.
@@ -132,8 +117,6 @@ pub(crate) fn check_names(service: &ServiceLayout) -> Result<(), Status> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use tollgate_shm_abi::messages::{Done, Tenants};
-
     use super::*;
 
     /// The answer as the other end reads it.
@@ -170,21 +153,15 @@ mod tests {
 
     #[test]
     fn what_can_not_be_cut_becomes_an_error() {
-        let names = vec!["n".repeat(64); 1_100];
-        for body in [
-            ResponseBody::Tenants(Tenants { names }),
-            bound(1_000, 80, 1),
-        ] {
-            let ResponseBody::Failure(failure) = sent(body) else {
-                panic!()
-            };
-            assert_eq!(failure.code, Code::RESOURCE_EXHAUSTED.0);
-            assert!(failure.message.contains("at most 65536"), "{failure:?}");
-        }
+        let ResponseBody::Failure(failure) = sent(bound(1_000, 80, 1)) else {
+            panic!()
+        };
+        assert_eq!(failure.code, Code::RESOURCE_EXHAUSTED.0);
+        assert!(failure.message.contains("at most 65536"), "{failure:?}");
     }
 
     #[test]
-    fn errors_and_warnings_are_cut() {
+    fn errors_are_cut() {
         let message = "é".repeat(100_000);
         let ResponseBody::Failure(failure) =
             sent(ResponseBody::Failure(Failure { code: 3, message }))
@@ -193,12 +170,5 @@ mod tests {
         };
         assert!(failure.message.len() <= MAX_FAILURE_BYTES);
         assert!(failure.message.ends_with("é…"));
-        let warnings = vec!["w".repeat(1_000); 100];
-        let ResponseBody::Done(done) = sent(ResponseBody::Done(Done { warnings })) else {
-            panic!()
-        };
-        assert_eq!(done.warnings.len(), MAX_WARNINGS_BYTES / 1_000 + 1);
-        let last = done.warnings.last().unwrap();
-        assert!(last.contains("more warnings were left out"), "{last}");
     }
 }

@@ -149,7 +149,8 @@ impl SocketFile {
         }
     }
 
-    fn is_there(&self) -> bool {
+    /// Whether the file is still there, rather than none or another one.
+    pub(crate) fn is_there(&self) -> bool {
         self.id.is_some() && socket_at(&self.path) == self.id
     }
 }

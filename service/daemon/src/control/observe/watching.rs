@@ -17,11 +17,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tollgate_admin::proto::TapCallsRequest as Watched;
 use tollgate_control::Store;
 use tollgate_control::audit::Actor;
 use tollgate_engine::Status;
 use tollgate_schema::spelling::did_you_mean;
-use tollgate_shm_abi::messages::{Tap as Watched, TraceShow};
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::prometheus::Now;
 use tollgate_telemetry::record::{Side, Span};
@@ -39,13 +39,14 @@ use crate::limits::{
 };
 use tollgate_datapath::{Command, RuntimeIndex, Tap};
 
-/// Opens a tap, or fetches a tap's calls.
+/// Opens a tap if `known` is 0, or fetches the calls of that tap.
 pub(crate) async fn tap(
     control: &Control,
     actor: &Actor,
+    known: u64,
     request: Watched,
 ) -> Result<Value, Status> {
-    if request.tap == 0 {
+    if known == 0 {
         let _one_at_a_time = control.changes.begin(actor).await?;
         let store = control.changes.store();
         let id = open(
@@ -59,14 +60,13 @@ pub(crate) async fn tap(
         control.taps.told();
         return Ok(json!({"tap": id, "calls": [], "missed": 0}));
     }
-    let Some((calls, missed)) = control.taps.fetch(request.tap) else {
+    let Some((calls, missed)) = control.taps.fetch(known) else {
         let text = format!(
-            "tap {} doesn't exist: it was never opened, or nobody asked for its calls for {TAP_PATIENCE:?}",
-            request.tap
+            "tap {known} doesn't exist: it was never opened, or nobody asked for its calls for {TAP_PATIENCE:?}"
         );
         return Err(Status::new(Code::NOT_FOUND, text));
     };
-    Ok(json!({"tap": request.tap, "calls": calls, "missed": missed}))
+    Ok(json!({"tap": known, "calls": calls, "missed": missed}))
 }
 
 /// Which view of calls an actor gets.
@@ -171,28 +171,28 @@ pub(crate) async fn end_abandoned(control: &Control) {
     }
 }
 
-/// The kept spans of a trace, or the newest traces: of all tenants, or of one in its own view.
+/// The kept spans of a trace, or the newest traces if `id` is empty: of all tenants, or of one in its own view.
 pub(in crate::control) async fn show(
     runtimes: &Runtimes,
     config: &Config,
     of: Option<&str>,
     view: View,
-    request: &TraceShow,
+    (id, last): (&str, u32),
 ) -> Result<Value, Status> {
     let mut spans = kept(runtimes).await?;
     spans.retain(|span| of.is_none_or(|of| *span.tenant == *of));
     let now = now();
-    if request.id.is_empty() {
-        let most = (request.last as usize).min(MAX_SHOWN_TRACES);
+    if id.is_empty() {
+        let most = (last as usize).min(MAX_SHOWN_TRACES);
         return Ok(json!({"traces": newest(&spans, view, most, now), "kept": spans.len()}));
     }
-    let wanted = request.id.to_ascii_lowercase();
+    let wanted = id.to_ascii_lowercase();
     let is_it =
         |span: &&Arc<Span>| span.trace.to_string() == wanted || span.span.to_string() == wanted;
     let Some(trace) = spans.iter().find(is_it).map(|span| span.trace) else {
         let text = format!(
-            "no span of {:?} is kept here; each runtime keeps its newest {} (telemetry.kept_spans)",
-            request.id, config.telemetry.kept_spans
+            "no span of {id:?} is kept here; each runtime keeps its newest {} (telemetry.kept_spans)",
+            config.telemetry.kept_spans
         );
         return Err(Status::new(Code::NOT_FOUND, text));
     };

@@ -18,7 +18,6 @@ use tollgate_control::{
     Attachment, Cause, Holdings, Identity, Owner, PolicyVersion, Store, Token, TokenDigest,
 };
 use tollgate_engine::Status;
-use tollgate_shm_abi::messages::{PolicyDelete, TenantRemove};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::sessions::{Connected, Sessions};
@@ -82,41 +81,38 @@ pub(crate) async fn revoke(control: &Control, actor: Actor, of: Of<'_>) -> Resul
     ))
 }
 
-/// Removes a tenant with everything it has, or lists what would be removed.
-pub(crate) async fn remove(
-    control: &Control,
-    actor: Actor,
-    request: TenantRemove,
-) -> Result<Value, Status> {
-    let tenant = request.tenant;
-    if request.is_question {
-        let had = control.changes.store().holdings(&tenant);
-        let had = had.map_err(|error| store_failed(&error))?;
-        return Ok(told(&tenant, &had, control.apps.sessions.count_of(&tenant)));
-    }
+/// What the removal of a tenant would remove.
+pub(crate) fn would_remove(control: &Control, tenant: &str) -> Result<Value, Status> {
+    let had = control.changes.store().holdings(tenant);
+    let had = had.map_err(|error| store_failed(&error))?;
+    Ok(told(tenant, &had, control.apps.sessions.count_of(tenant)))
+}
+
+/// Removes a tenant with everything it has.
+pub(crate) async fn remove(control: &Control, actor: Actor, tenant: &str) -> Result<Value, Status> {
     let _one_at_a_time = control.changes.begin(&actor).await?;
-    let sessions = control.apps.sessions.count_of(&tenant);
-    let ceiling = control.changes.store().ceiling_values(Some(&tenant));
+    let sessions = control.apps.sessions.count_of(tenant);
+    let ceiling = control.changes.store().ceiling_values(Some(tenant));
     let ceiling = ceiling.map_err(|error| store_failed(&error))?;
-    let had = control.changes.store().remove_tenant(actor, &tenant);
+    let had = control.changes.store().remove_tenant(actor, tenant);
     let had = had.map_err(|error| store_failed(&error))?;
     end_sessions(
         &control.apps.sessions,
         control.changes.store(),
         &control.runtimes,
-        Some(&tenant),
+        Some(tenant),
     );
     console::end_sessions(control);
     lifecycle::end_attachments(&control.policies, &control.runtimes, &had.attachments).await?;
-    control.policies.forget_misfits(&tenant);
+    control.policies.forget_misfits(tenant);
     if ceiling.contains_key("cpu_share_percent") {
         control.tune(&control.config()).await?;
     }
-    if control.homes.forget(&tenant) {
+    if control.homes.forget(tenant) {
         placing::tell(&control.homes, &control.runtimes).await?;
     }
     tracing::info!("tenant {tenant} was removed, with {sessions} sessions");
-    Ok(told(&tenant, &had, sessions))
+    Ok(told(tenant, &had, sessions))
 }
 
 fn told(tenant: &str, had: &Holdings, sessions: usize) -> Value {
@@ -132,22 +128,17 @@ fn told(tenant: &str, had: &Holdings, sessions: usize) -> Value {
     json!({"tenant": tenant, "sessions": sessions, "policies": policies, "attachments": attachments})
 }
 
-/// Deletes versions of a policy that no attachment needs.
+/// Deletes a version of a policy, or all, that no attachment needs.
 pub(in crate::control) async fn delete(
     changes: &Changes,
     actor: Actor,
-    request: PolicyDelete,
+    owner: &Owner,
+    policy: &str,
+    version: Option<u32>,
 ) -> Result<Vec<PolicyVersion>, Status> {
     // An attachment in progress may need a version.
     let _one_at_a_time = changes.begin(&actor).await?;
-    let owner = match request.provider {
-        true => Owner::Provider,
-        false => Owner::Tenant(request.tenant),
-    };
-    let version = (request.version > 0).then_some(request.version);
-    let deleted = changes
-        .store()
-        .delete_policy(actor, &owner, &request.policy, version);
+    let deleted = changes.store().delete_policy(actor, owner, policy, version);
     deleted.map_err(|error| store_failed(&error))
 }
 

@@ -13,7 +13,6 @@
 //! Absent on purpose: policies that run in their tenant's process, which must not run here, and
 //! modules of compat ABIs. Both are listed as not asked, and the outcome names them as unknown.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -27,8 +26,6 @@ use tollgate_policy_host::{
 use tollgate_schema::dynamic::{from_json, write_block};
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_schema::{MessageId, MethodLayout, Schema};
-use tollgate_shm_abi::blob::blob_read;
-use tollgate_shm_abi::messages::{Explain, SIDE_ANY};
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
 
@@ -41,7 +38,6 @@ use crate::control::operators::replay::{Kinds, Names, kinds_in, readable, told};
 use crate::control::policies::attachments::{Attachments, granted};
 use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
-use crate::control::policies::lifecycle::side_of;
 use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
@@ -79,27 +75,42 @@ enum Answer {
     Unable(Code, String),
 }
 
-/// Answers one request.
+/// A call that is asked about.
+pub(crate) struct Question {
+    pub(crate) tenant: String,
+    pub(crate) service: String,
+    pub(crate) method: String,
+    /// None: a call within the host, which is evaluated on both.
+    pub(crate) side: Option<Side>,
+    /// For the reply; otherwise for the request.
+    pub(crate) is_reply: bool,
+    /// A descriptor set with the service. None: the one that the tenant's application has bound.
+    pub(crate) schema: Option<Vec<u8>>,
+    /// The message as JSON.
+    pub(crate) message: Option<String>,
+    /// The message's metadata, as a block.
+    pub(crate) metadata: Vec<u8>,
+}
+
+/// Answers one question.
 pub(crate) async fn explain(
     control: &Control,
     actor: &Actor,
-    request: Explain,
-    fds: Vec<OwnedFd>,
+    mut request: Question,
 ) -> Result<Value, Status> {
     let hook = match request.is_reply {
         true => Hook::Reply,
         false => Hook::Request,
     };
     let sides = match request.side {
-        SIDE_ANY => vec![Side::Client, Side::Server],
-        side => vec![side_of(side)?],
+        None => vec![Side::Client, Side::Server],
+        Some(side) => vec![side],
     };
-    let expected = usize::from(request.has_schema) + usize::from(request.has_message);
-    if fds.len() != expected {
-        let carried = fds.len();
-        return Err(invalid(format!(
-            "this request announced {expected} descriptors and carried {carried}"
-        )));
+    let message = request.message.take();
+    if let Some(long) = message.as_ref().filter(|text| text.len() > MAX_EXPLAINED) {
+        let bytes = long.len();
+        let text = format!("the message has {bytes} bytes; the limit is {MAX_EXPLAINED}");
+        return Err(invalid(text));
     }
     let tenants = control.changes.store().tenants();
     let tenants = tenants.map_err(|error| store_failed(&error))?;
@@ -107,23 +118,23 @@ pub(crate) async fn explain(
         return Err(no_tenant(&request.tenant, &tenants));
     }
     let is_whole = view_of(actor) == View::Whole;
-    let schema = match request.has_schema {
+    let schema = match request.schema.take() {
         // A tenant's is dropped afterwards.
-        true if !is_whole => {
-            let given = given(&control.apps, actor, true, &fds[..1]).await?;
+        Some(set) if !is_whole => {
+            let given = given(&control.apps, actor, Some(set)).await?;
             let found = given.map(|given| given.of(&request.service)).transpose()?;
             let mut found = found.unwrap_or_default().into_iter();
             found
                 .next()
                 .ok_or_else(|| invalid("the schema has no service"))?
         }
-        true => {
-            let set = descriptor_sets::descriptor_set("a question", &fds[..1])?;
+        Some(set) => {
+            descriptor_sets::check_size(&set)?;
             let turn = control.apps.turn_of(actor).await?;
             descriptor_sets::intern(&control.apps.schemas, &turn, &None, set, &request.service)
                 .await?
         }
-        false => {
+        None => {
             let policies = &control.policies;
             policies.read(|attachments| bound(attachments, &request, &sides))?
         }
@@ -159,16 +170,14 @@ pub(crate) async fn explain(
         "tenant": request.tenant, "method": format!("{}/{}", request.service, request.method), "hook": hook.to_string(),
         "sides": sides.iter().map(|side| side.name()).collect::<Vec<_>>(), "runtime": is_whole.then_some(runtime),
     });
-    let Some(message) = fds.last().filter(|_| request.has_message) else {
+    let Some(json) = message else {
         let policies: Vec<_> = witnesses.into_iter().map(|w| w.described).collect();
         return Ok(merged(head, json!({"policies": policies})));
     };
-    let json = blob_read(message, MAX_EXPLAINED)
-        .map_err(|error| invalid(format!("the message can't be read: {error}")))?;
     let id = message_of(method, hook);
     let turn = control.apps.turn_of(actor).await?;
     let asked = turn.on_blocking_thread(move || {
-        let block = block(&schema, id, &json)?;
+        let block = block(&schema, id, json.as_bytes())?;
         interrogate(&schema, hook, id, Sample { block, metadata }, witnesses)
     });
     Ok(merged(head, asked.await??))
@@ -184,7 +193,7 @@ fn message_of(method: &MethodLayout, hook: Hook) -> MessageId {
 /// The schema that an application of the tenant has bound.
 fn bound(
     attachments: &Attachments,
-    request: &Explain,
+    request: &Question,
     sides: &[Side],
 ) -> Result<Arc<BoundSchema>, Status> {
     let is_its = |binding: &&LiveBinding| {

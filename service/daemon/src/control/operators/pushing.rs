@@ -1,12 +1,119 @@
-//! Tries the configuration of a policy before it is stored.
+//! Pushes of policies: the origin, the module and the configuration are tried before a version is
+//! stored.
 
+use prost::Message as _;
+use tollgate_admin::proto::{PolicyProof, PushedPolicy};
 use tollgate_control::audit::Actor;
-use tollgate_control::{Isolation, Owner};
+use tollgate_control::{Isolation, Owner, PolicyVersion};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Capabilities, Policy, Setup};
+use tollgate_policy_host::{Capabilities, Policy, Setup, compat, limits as policy_limits};
 
-use crate::control::refusals::invalid;
+use crate::control::policies::{ceilings, given};
+use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
+use crate::limits::PROOF_BYTES;
+
+/// What is pushed, as it came.
+pub(crate) struct Push {
+    pub(crate) owner: Owner,
+    pub(crate) name: String,
+    pub(crate) module: Vec<u8>,
+    pub(crate) config: Option<Vec<u8>>,
+    /// The manifest of a module that was made for another host.
+    pub(crate) description: Option<Vec<u8>>,
+    /// A [`PolicyProof`].
+    pub(crate) proof: Option<Vec<u8>>,
+    /// A descriptor set that the policy must fit.
+    pub(crate) schema: Option<Vec<u8>>,
+}
+
+/// Stores a policy's next version.
+pub(crate) async fn push(
+    control: &Control,
+    actor: Actor,
+    push: Push,
+) -> Result<PushedPolicy, Status> {
+    let Push {
+        owner,
+        name,
+        module: wasm,
+        config,
+        description,
+        proof,
+        schema,
+    } = push;
+    at_most("module", &wasm, policy_limits::COMPAT_MODULE_BYTES)?;
+    if let Some(config) = &config {
+        at_most("configuration", config, policy_limits::CONFIG_BYTES)?;
+    }
+    let proof = proof.map(|bytes| read_proof(&bytes, "the proof of origin"));
+    let proof = proof.transpose()?;
+    // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
+    control.changes.require_owner(&owner)?;
+    control.modules.check_origin(&wasm, proof.as_ref())?;
+    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), control.ceiling_of(&owner)?) {
+        let origin = (&*wasm, proof.as_ref());
+        ceilings::check_signers(tenant, &ceiling, origin, &name)?;
+    }
+    let wasm = match description {
+        Some(description) => described(&wasm, &description)?,
+        None => wasm,
+    };
+    let per_hour = control.compile_s_per_hour(&owner)?;
+    let (policy, wasm) = control.modules.load(&owner, wasm, per_hour).await?;
+    // As it is now: the compilation may have taken a while.
+    let ceiling = control.ceiling_of(&owner)?;
+    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
+        ceilings::check_language(tenant, ceiling, &policy, &name)?;
+        ceilings::check_memory(tenant, ceiling, &policy, &name)?;
+    }
+    let given = given::given(&control.apps, &actor, schema).await?;
+    let warning = given.map(|given| given.check(&policy, &name));
+    let warning = warning.transpose()?.flatten();
+    // A configuration that the policy rejects is rejected now, not when it is attached.
+    let required = ceiling.and_then(|ceiling| ceiling.isolation);
+    try_configuration(control, &actor, &owner, required, policy, config.clone()).await?;
+    control.changes.require_actor(&actor)?;
+    let store = control.changes.store();
+    let pushed = store.push_policy(actor, &owner, &name, &wasm, config.as_deref());
+    let PolicyVersion { name, version } = pushed.map_err(|error| store_failed(&error))?;
+    Ok(PushedPolicy {
+        name,
+        version,
+        warnings: warning.into_iter().collect(),
+    })
+}
+
+fn at_most(what: &str, bytes: &[u8], limit: usize) -> Result<(), Status> {
+    let has = bytes.len();
+    match has > limit {
+        true => Err(invalid(format!(
+            "the {what} has {has} bytes; the limit is {limit}"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// The module with the manifest that it lacks. Its origin was proved with the bytes that its author
+/// published.
+fn described(wasm: &[u8], manifest: &[u8]) -> Result<Vec<u8>, Status> {
+    at_most("description", manifest, policy_limits::MANIFEST_BYTES)?;
+    let manifest = std::str::from_utf8(manifest)
+        .map_err(|error| invalid(format!("the description isn't text: {error}")))?;
+    compat::describe(wasm, manifest).map_err(|error| invalid(error.to_string()))
+}
+
+/// The proof of a module's origin, which `what` names.
+pub(in crate::control) fn read_proof(bytes: &[u8], what: &str) -> Result<PolicyProof, Status> {
+    if bytes.len() > PROOF_BYTES {
+        let has = bytes.len();
+        return Err(invalid(format!(
+            "{what} has {has} bytes; the limit is {PROOF_BYTES}"
+        )));
+    }
+    let proof = PolicyProof::decode(bytes);
+    proof.map_err(|error| invalid(format!("{what} doesn't parse: {error}")))
+}
 
 /// Checks that a policy accepts its configuration, with a temporary instance: where the owner's
 /// policies run, `required` by its ceiling or as configured.

@@ -24,14 +24,13 @@ use tollgate_policy_host::{
     Verdict,
 };
 use tollgate_schema::{Kind, Layouts, MessageId};
-use tollgate_shm_abi::messages::PolicyDiff;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::policies::attachments::granted;
 use crate::control::policies::ceilings::check_capabilities;
 use crate::control::policies::isolated::isolation_of;
-use crate::control::policies::lifecycle::selection_of;
+use crate::control::policies::lifecycle::Selected;
 use crate::control::policies::model::Loaded;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
@@ -53,21 +52,19 @@ struct Replayed {
     made: usize,
 }
 
-/// Compares two versions.
+/// Compares a version with the one before, in what they decide about the last recorded calls.
 pub(crate) async fn diff(
     control: &Control,
     actor: &Actor,
-    request: PolicyDiff,
+    at: Selected,
+    (before, after): (u32, u32),
+    last: u32,
 ) -> Result<Value, Status> {
-    if request.last > MAX_RECORD {
-        let text = format!(
-            "{} calls are too many for a comparison: the limit is {MAX_RECORD}",
-            request.last
-        );
+    if last > MAX_RECORD {
+        let text = format!("{last} calls are too many for a comparison: the limit is {MAX_RECORD}");
         return Err(invalid(text));
     }
-    let at = request.at.unwrap_or_default();
-    let (owner, which) = selection_of(&at)?;
+    let owner = at.owner.clone();
     control.changes.require_owner(&owner)?;
     let ceiling = control.ceiling_of(&owner)?;
     let is_isolated = control.config().policies.isolation == Isolation::Process
@@ -83,7 +80,7 @@ pub(crate) async fn diff(
             let attachment = &live.attachment;
             attachment.policy == at.policy
                 && attachment.target.owner() == owner
-                && which.selects(&attachment.target)
+                && at.places.selects(&attachment.target)
         });
         attached
             .map(|(id, live)| (id, live.runtime, live.attachment.clone()))
@@ -111,7 +108,7 @@ pub(crate) async fn diff(
             .await?;
         views.extend(recorded);
     }
-    views.drain(..views.len().saturating_sub(request.last as usize));
+    views.drain(..views.len().saturating_sub(last as usize));
     if views.is_empty() {
         let text = format!(
             "no call of {} is recorded: attach it with --record N, and wait for calls",
@@ -146,7 +143,7 @@ pub(crate) async fn diff(
             made: 0,
         })
     };
-    let (before, after) = (load(request.before).await?, load(request.after).await?);
+    let (before, after) = (load(before).await?, load(after).await?);
     let mut recorders = Vec::new();
     for view in &views {
         if !recorders

@@ -10,15 +10,12 @@ use tollgate_control::{
 };
 use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, Manifest};
-use tollgate_shm_abi::blob::blob_create;
-use tollgate_shm_abi::messages::{PolicyShow, Report as Blob, ResponseBody};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::frame::{self, feature_names};
 
 use crate::capacity::Capacity;
 use crate::config::Config;
-use crate::control::answers::Answer;
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::live_policies::LivePolicies;
@@ -32,16 +29,6 @@ use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::counts::{Counts, PolicyReport};
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::metrics::NamedMetrics;
-
-/// A report as an answer.
-pub(crate) fn answer(report: &Value) -> Result<Answer, Status> {
-    let blob = blob_create(report.to_string().as_bytes());
-    let blob = blob.map_err(|error| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()))?;
-    Ok(Answer {
-        body: ResponseBody::Report(Blob {}),
-        fds: vec![blob],
-    })
-}
 
 /// The attachments that a change concerned.
 pub(crate) fn changed(attachments: &[Attachment]) -> Value {
@@ -447,35 +434,32 @@ pub(in crate::control) fn list(
 }
 
 /// `tollgate policy show`.
-pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value, Status> {
-    let owner = if request.provider {
-        Owner::Provider
-    } else {
-        Owner::Tenant(request.tenant)
-    };
-    control.changes.require_owner(&owner)?;
+pub(crate) async fn show(
+    control: &Control,
+    owner: &Owner,
+    policy: &str,
+    version: Option<u32>,
+) -> Result<Value, Status> {
+    control.changes.require_owner(owner)?;
     let mut stored = control
         .changes
         .store()
-        .policies_of(&owner)
+        .policies_of(owner)
         .map_err(|error| store_failed(&error))?;
-    stored.retain(|info| info.policy.name == request.policy);
-    let chosen = match request.version {
-        0 => stored.last(),
-        version => stored.iter().find(|info| info.policy.version == version),
+    stored.retain(|info| info.policy.name == policy);
+    let chosen = match version {
+        None => stored.last(),
+        Some(version) => stored.iter().find(|info| info.policy.version == version),
     };
     let Some(chosen) = chosen else {
-        let version = match request.version {
-            0 => String::new(),
-            version => format!("@{version}"),
-        };
-        let text = format!("{owner} has no policy {}{version}", request.policy);
+        let version = version.map_or_else(String::new, |version| format!("@{version}"));
+        let text = format!("{owner} has no policy {policy}{version}");
         return Err(Status::new(Code::NOT_FOUND, text));
     };
     let number = VersionNumber(chosen.policy.version);
     let (modules, store) = (&control.modules, control.changes.store());
-    let per_hour = control.compile_s_per_hour(&owner)?;
-    let loaded = modules.version(store, &owner, &request.policy, number, per_hour);
+    let per_hour = control.compile_s_per_hour(owner)?;
+    let loaded = modules.version(store, owner, policy, number, per_hour);
     let loaded = loaded.await;
     let manifest = match loaded.map(|version| version.loaded) {
         Ok(Ok(loaded)) => of_manifest(loaded.policy.manifest()),
@@ -486,7 +470,7 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
     let config = control.config();
     let (mut value, places) = control.policies.read(|attachments| {
         let joined = Joined::new(&config, attachments.live().iter(), &report);
-        let places = joined.attachments_of(&owner, &request.policy);
+        let places = joined.attachments_of(owner, policy);
         let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
         (of_policy(chosen, &joined), places)
     });

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use tollgate_control::Store;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_engine::Status;
-use tollgate_shm_abi::messages::SettingsChange;
 
 use crate::config::Config;
 use crate::control::error::{self, DaemonError};
@@ -58,13 +57,8 @@ pub(in crate::control) fn show(settings: &InForce) -> Value {
 pub(crate) async fn change(
     control: &Control,
     actor: Actor,
-    request: SettingsChange,
+    changes: Vec<Change>,
 ) -> Result<Value, Status> {
-    let changes: Vec<Change> = request
-        .changes
-        .into_iter()
-        .map(|c| (c.key, c.value))
-        .collect();
     if changes.is_empty() {
         return Err(invalid("a change of settings must name at least one"));
     }

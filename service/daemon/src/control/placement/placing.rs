@@ -21,7 +21,6 @@ use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
 use tollgate_control::{Owner, Store};
 use tollgate_engine::Status;
-use tollgate_shm_abi::messages::TenantMove;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::error::{self, DaemonError};
@@ -54,13 +53,13 @@ pub(crate) fn restored(store: &Store, runtimes: usize) -> Result<Placement, Daem
 pub(crate) async fn move_tenant(
     control: &Rc<Control>,
     actor: Actor,
-    request: TenantMove,
+    tenant: &str,
+    runtime: Option<u32>,
 ) -> Result<Value, Status> {
-    let TenantMove { tenant, runtime } = request;
     let _one_at_a_time = control.changes.begin(&actor).await?;
     control
         .changes
-        .require_owner(&Owner::Tenant(tenant.clone()))?;
+        .require_owner(&Owner::Tenant(tenant.to_owned()))?;
     let wanted = runtime.map(|runtime| RuntimeIndex(runtime as usize));
     let runtimes = control.runtimes.count();
     if let Some(wanted) = wanted.filter(|wanted| wanted.0 >= runtimes) {
@@ -70,23 +69,23 @@ pub(crate) async fn move_tenant(
     }
     let mut after = control.homes.placement();
     match wanted {
-        Some(wanted) => after.assign(&tenant.as_str().into(), wanted),
-        None => drop(after.assigned.remove(tenant.as_str())),
+        Some(wanted) => after.assign(&tenant.into(), wanted),
+        None => drop(after.assigned.remove(tenant)),
     }
-    let (from, to) = (control.homes.of(&tenant), after.home(&tenant));
-    let gate = control.homes.shut_gate(&tenant).await?;
+    let (from, to) = (control.homes.of(tenant), after.home(tenant));
+    let gate = control.homes.shut_gate(tenant).await?;
     let moved = match from == to {
         true => None,
-        false => Some(control.relocate(&tenant, to).await?),
+        false => Some(control.relocate(tenant, to).await?),
     };
     let details = json!({"tenant": tenant, "from": from, "to": to, "by_name": wanted.is_none()});
     let stored = control
         .changes
         .store()
-        .place(actor, details, &tenant, runtime);
+        .place(actor, details, tenant, runtime);
     if let Err(error) = stored {
         if moved.is_some()
-            && let Err(status) = control.relocate(&tenant, from).await
+            && let Err(status) = control.relocate(tenant, from).await
         {
             tracing::error!("a move can't be reverted: {}", status.message);
         }

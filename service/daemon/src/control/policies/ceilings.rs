@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use tollgate_admin::proto::PolicyProof;
 use tollgate_control::{Attachment, Ceiling, Field, Owner, StoreError, at_ceiling};
 use tollgate_engine::Status;
 use tollgate_policy_host::compat::Body;
 use tollgate_policy_host::{Capabilities, Policy, TenantLimits};
-use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::policies::origin;

@@ -1,7 +1,6 @@
 //! A schema that comes with a policy because no application has bound one yet. The
 //! policy is checked against it; then it is dropped.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tollgate_control::ALL;
@@ -10,7 +9,7 @@ use tollgate_engine::Status;
 use tollgate_policy_host::Policy;
 
 use crate::control::apps::applications::Applications;
-use crate::control::apps::descriptor_sets::descriptor_set;
+use crate::control::apps::descriptor_sets::check_size;
 use crate::control::apps::schemas::{BoundSchema, parse_all};
 use crate::control::policies::attachments::check_fields;
 use crate::control::refusals::invalid;
@@ -18,22 +17,17 @@ use crate::control::refusals::invalid;
 /// Every service of the schema; at least one.
 pub(crate) struct Given(Vec<Arc<BoundSchema>>);
 
-/// The schema of a request, if it announced one.
+/// The schema of a request, a descriptor set, if there is one.
 pub(crate) async fn given(
     apps: &Applications,
     actor: &Actor,
-    is_announced: bool,
-    fds: &[OwnedFd],
+    set: Option<Vec<u8>>,
 ) -> Result<Option<Given>, Status> {
-    if !is_announced {
-        return match fds.len() {
-            0 => Ok(None),
-            more => Err(invalid(format!(
-                "the request announced no schema and carried {more} descriptors"
-            ))),
-        };
-    }
-    let set = Arc::new(descriptor_set("a request with a schema", fds)?);
+    let Some(set) = set else {
+        return Ok(None);
+    };
+    check_size(&set)?;
+    let set = Arc::new(set);
     let read = Arc::clone(&set);
     let turn = apps.turn_of(actor).await?;
     let parsed = turn.on_blocking_thread(move || parse_all(&read)).await??;

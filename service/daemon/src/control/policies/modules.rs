@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use tollgate_admin::proto::PolicyProof;
 use tollgate_control::{Owner, PolicyVersion, Store, at_ceiling};
 use tollgate_engine::Status;
 use tollgate_policy_host::limits::ISOLATED_STALL;
 use tollgate_policy_host::{Capabilities, Instance, Policy, Rate, TenantLimits};
 use tollgate_provenance::TrustedKeys;
-use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;

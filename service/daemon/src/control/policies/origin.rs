@@ -3,9 +3,9 @@
 //! Invariant: if keys are trusted, every module that reaches the scan or the compiler is signed
 //! with one of them, regardless of its uploader.
 
+use tollgate_admin::proto::PolicyProof;
 use tollgate_engine::Status;
 use tollgate_provenance::{KeyError, Proof, TrustedKeys};
-use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;

@@ -12,15 +12,16 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::time::{timeout, timeout_at};
+use tollgate_admin::socket_beside;
 use tollgate_control::Store;
 use tollgate_control::audit::{self, Actor};
 use tollgate_engine::Status;
 use tollgate_shm_abi::control::ControlSocket;
-use tollgate_shm_abi::messages;
 use tollgate_shm_abi::status::Code;
 
 use super::transfer::{self, Standstill};
 use crate::control::apps::requests::Pause;
+use crate::control::apps::socket_file::SocketFile;
 use crate::control::error::{DaemonError, system};
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
@@ -28,18 +29,20 @@ use crate::control::supervisor;
 use crate::control::takeover::protocol::{
     ARGUMENT, Channel, FORMAT, HearResult, Message, Offer, TransferError, borrowed,
 };
-use crate::limits::{MAX_UPGRADE_TIMEOUT, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
+use crate::limits::{API_PATIENCE, MAX_UPGRADE_TIMEOUT, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
 use tollgate_datapath::limits::HAND_OVER_TIMEOUT;
 
 /// `tollgate upgrade` and SIGUSR2: starts another process and lets it take over, or continues if
-/// that fails. After a success the caller stops serving. The supervisor is notified of the result.
+/// that fails: `program`, or the file that this process was started from, with its current content.
+/// After a success the caller stops serving. The supervisor is notified of the result.
 pub(crate) async fn upgrade(
     control: &Rc<Control>,
     by: Actor,
-    request: &messages::Upgrade,
+    program: Option<PathBuf>,
+    limit: Duration,
 ) -> Result<Value, Status> {
     supervisor::reloads();
-    let replaced = replace(control, by, request).await;
+    let replaced = replace(control, by, program, limit).await;
     match &replaced {
         Ok(_) => supervisor::replaced_by(control.replacement.pid()),
         Err(status) => {
@@ -56,21 +59,15 @@ pub(crate) async fn upgrade(
 async fn replace(
     control: &Rc<Control>,
     by: Actor,
-    request: &messages::Upgrade,
+    program: Option<PathBuf>,
+    limit: Duration,
 ) -> Result<Value, Status> {
-    let limit = match request.timeout_ms {
-        0 => UPGRADE_TIMEOUT,
-        ms => Duration::from_millis(ms.into()),
-    };
     if limit > MAX_UPGRADE_TIMEOUT {
         return Err(invalid(format!(
             "a timeout of {limit:?} is too long: the limit is {MAX_UPGRADE_TIMEOUT:?}"
         )));
     }
-    let program = match request.binary.as_str() {
-        "" => control.process.program.clone(),
-        path => PathBuf::from(path),
-    };
+    let program = program.unwrap_or_else(|| control.process.program.clone());
     if !program.is_absolute() {
         let text = format!("the program {} isn't an absolute path", program.display());
         return Err(invalid(text));
@@ -97,6 +94,7 @@ async fn replace(
         Err(status) => return Err(successor.discard(&program, status).await),
     };
     let prepared = begun.elapsed();
+    let api = SocketFile::at(socket_beside(&control.config().socket_path()));
     // From here on either the successor serves, or this process again.
     control.apps.listeners.shut();
     held.gone = true;
@@ -114,6 +112,10 @@ async fn replace(
         }
     };
     let pause = taken.elapsed();
+    // Whoever hears of the upgrade may administer the successor at once.
+    while api.is_there() && taken.elapsed() < API_PATIENCE {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     let pid = successor.child.as_ref().map(Child::id);
     tracing::info!(
         "process {} has taken over from {}, {} ms after its start; calls stood still for {} us",
@@ -414,7 +416,7 @@ pub(crate) async fn follow_signals(control: Rc<Control>) -> Result<(), DaemonErr
     let mut signals = signals.map_err(system("signals can't be watched"))?;
     tokio::task::spawn_local(async move {
         while signals.recv().await.is_some() {
-            match upgrade(&control, Actor::Daemon, &messages::Upgrade::default()).await {
+            match upgrade(&control, Actor::Daemon, None, UPGRADE_TIMEOUT).await {
                 Ok(_) => control.replacement.retire(),
                 Err(status) => tracing::error!("no upgrade: {}", status.message),
             }

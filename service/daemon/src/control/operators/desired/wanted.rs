@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
+use tollgate_admin::proto::PolicyProof;
 use tollgate_control::{DocumentSet, Options, Owner, Target, Trial, WantedCredential};
-use tollgate_shm_abi::messages::PolicyProof;
 
 /// What documents want, and how they are applied.
 #[derive(Debug, Default)]

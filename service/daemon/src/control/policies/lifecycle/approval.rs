@@ -18,7 +18,6 @@
 
 use std::collections::BTreeSet;
 
-use prost::Message as _;
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{
@@ -26,10 +25,11 @@ use tollgate_control::{
     PolicyVersion, Trial, at_ceiling, hex,
 };
 use tollgate_engine::Status;
-use tollgate_shm_abi::messages::{Request, RequestBody};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::policies::lifecycle::orders::Order;
 use crate::control::policies::lifecycle::{Plan, refused};
+use crate::control::refusals::internal;
 use crate::control::state::Control;
 
 /// What became of a change.
@@ -76,7 +76,7 @@ impl Control {
         actor: &Actor,
         event: Event,
         plans: &[Plan<V>],
-        order: impl FnOnce() -> RequestBody,
+        order: impl FnOnce() -> Order,
     ) -> Result<Option<Waits>, Status> {
         let Actor::Credential {
             tenant,
@@ -94,7 +94,9 @@ impl Control {
             credential: name.clone(),
             token: *token,
             what: self.what(event.name(), plans)?,
-            order: encoded(order()),
+            // Without its schema, which was checked when it came: version, place and options are
+            // fixed, so the outcome is the same later.
+            order: serde_json::to_vec(&order()).map_err(internal)?,
         };
         let store = self.changes.store();
         // A repeated request is the same request.
@@ -206,18 +208,6 @@ pub(super) fn granted((tenant, number): &(String, u64)) -> NewDecision<'_> {
         by: "operator",
         reason: None,
     }
-}
-
-/// The order without its schema, which was checked when it came: version, place and options are
-/// fixed, so the outcome is the same later.
-fn encoded(mut order: RequestBody) -> Vec<u8> {
-    match &mut order {
-        RequestBody::PolicyAttach(request) => request.has_schema = false,
-        RequestBody::PolicyUpgrade(request) => request.has_schema = false,
-        _ => {}
-    }
-    let body = Some(order);
-    Request { id: 1, body }.encode_to_vec()
 }
 
 /// What an attachment's change lets decide that doesn't yet: now, by itself later, or under other

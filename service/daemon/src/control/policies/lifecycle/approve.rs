@@ -3,16 +3,17 @@
 
 use std::rc::Rc;
 
-use prost::Message as _;
 use serde_json::json;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{Approval, ApprovalState, Role, StoreError};
 use tollgate_engine::Status;
-use tollgate_shm_abi::messages::{PolicyStep, Request, RequestBody, STEP_PROMOTE};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::policies::lifecycle::candidates::Compiles;
-use crate::control::policies::lifecycle::operator::{attaching, check_all, stepping, upgrading};
+use crate::control::policies::lifecycle::operator::{
+    Step, attaching, check_all, stepping, upgrading,
+};
+use crate::control::policies::lifecycle::orders::Order;
 use crate::control::policies::lifecycle::{Plan, Told, refused};
 use crate::control::refusals::internal;
 use crate::control::state::Control;
@@ -55,13 +56,10 @@ impl Control {
         if identity.is_none_or(|identity| identity.role != Role::Owner) {
             return Err(token_ended(&held));
         }
-        let order = Request::decode(&held.order[..]).map_err(internal)?;
-        let order = order
-            .body
-            .ok_or_else(|| internal("the stored request is empty"))?;
+        let order = serde_json::from_slice(&held.order).map_err(internal)?;
         let compiles = match order {
-            RequestBody::PolicyStep(_) => Compiles::InAnyCase,
-            _ => Compiles::WithinCeiling,
+            Order::Promote(_) => Compiles::InAnyCase,
+            Order::Attach(_) | Order::Upgrade(_) => Compiles::WithinCeiling,
         };
         let sketch = || sketched(self, &order);
         let (plans, prepared, _one_at_a_time) = self.loaded(&asker, compiles, sketch).await?;
@@ -85,15 +83,11 @@ impl Control {
 }
 
 /// The plans of a stored order.
-fn sketched(control: &Control, order: &RequestBody) -> Result<Vec<Plan<VersionNumber>>, Status> {
+fn sketched(control: &Control, order: &Order) -> Result<Vec<Plan<VersionNumber>>, Status> {
     match order {
-        RequestBody::PolicyAttach(request) => Ok(vec![attaching(control, request)?]),
-        RequestBody::PolicyUpgrade(request) => upgrading(control, request),
-        RequestBody::PolicyStep(PolicyStep {
-            at: Some(at),
-            step: STEP_PROMOTE,
-        }) => stepping(control.changes.store(), Event::Promote, at),
-        _ => Err(internal("the stored request is of a kind that never waits")),
+        Order::Attach(order) => Ok(vec![attaching(control, order)?]),
+        Order::Upgrade(order) => upgrading(control, order),
+        Order::Promote(at) => stepping(control.changes.store(), Step::Promote, at),
     }
 }
 

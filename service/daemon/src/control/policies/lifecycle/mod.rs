@@ -1,7 +1,7 @@
 //! The life cycle of an attachment's versions: operators' requests, and the daemon's own steps.
 //!
 //! ```text
-//!   attach, upgrade, promote, rollback, release, detach       operator.rs, with words.rs
+//!   attach, upgrade, promote, rollback, release, detach       operator.rs, by orders.rs
 //!   what documents want of many attachments at once           desired.rs
 //!   a tenant's, if they wait for an operator's approval       approval.rs, approve.rs
 //!   reload (a fresh instance), quarantine (too many faults)   faults.rs  ┐ by the daemon, on events
@@ -28,11 +28,11 @@ mod carry_out;
 mod desired;
 mod faults;
 mod operator;
+mod orders;
 mod start;
 #[cfg(test)]
 mod tests;
 mod trials;
-mod words;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
@@ -46,8 +46,8 @@ use tollgate_policy_chain::plan::How;
 pub(in crate::control) use approval::{Outcome, Waits};
 pub(in crate::control) use candidates::own_isolation;
 pub(in crate::control) use desired::{AtHand, Wish};
-pub(in crate::control) use operator::{attach, detach, end_attachments, step, upgrade};
-pub(in crate::control) use words::{merge, party_of, selection_of, side_of, trial_of};
+pub(in crate::control) use operator::{Step, attach, detach, end_attachments, step, upgrade};
+pub(in crate::control) use orders::{Attach, GivenOptions, Selected, Upgrade};
 
 /// The content of one of an attachment's two places: the version's number in a sketch, the version
 /// itself in a plan.

@@ -5,7 +5,6 @@
 //! afterwards ([`Control::loaded`]).
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +12,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{
-    Attachment, Candidate, Ceiling, Isolation, Options, PolicyVersion, SlotError, Store,
-    StoreError, Target, Trial, at_ceiling,
+    Attachment, Candidate, Ceiling, Isolation, Options, SlotError, Store, StoreError, Target,
+    Trial, at_ceiling,
 };
 use tollgate_engine::Status;
-use tollgate_shm_abi::messages::{
-    MODE_ENFORCE, PolicyAttach, PolicySelection, PolicyStep, PolicyUpgrade, RequestBody,
-    STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK,
-};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
@@ -31,9 +26,7 @@ use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::approval::{Outcome, Waits};
 use crate::control::policies::lifecycle::candidates::{Compiles, check};
-use crate::control::policies::lifecycle::words::{
-    merge, party_of, selection_of, side_of, trial_of,
-};
+use crate::control::policies::lifecycle::orders::{Attach, Order, Selected, Upgrade};
 use crate::control::policies::lifecycle::{
     Next, Plan, PreparedInstances, Told, details_of, refused,
 };
@@ -46,22 +39,24 @@ use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::PolicyChange;
 
-/// Puts a version in force, or on trial if no version decides.
+/// Puts a version in force, or on trial if no version decides. It has to fit a schema, if one comes
+/// along, in addition to the bound ones.
 pub(in crate::control) async fn attach(
     control: &Rc<Control>,
     actor: Actor,
-    request: PolicyAttach,
-    fds: Vec<OwnedFd>,
+    order: Attach,
+    schema: Option<Vec<u8>>,
 ) -> Result<Outcome<Vec<String>>, Status> {
-    let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
-    let given = given.map(|given| given.of(&request.service)).transpose()?;
+    let given = given(&control.apps, &actor, schema).await?;
+    let service = &order.target.service;
+    let given = given.map(|given| given.of(service)).transpose()?;
     let given = given.unwrap_or_default();
-    let sketch = || Ok(vec![attaching(control, &request)?]);
+    let sketch = || Ok(vec![attaching(control, &order)?]);
     let (plans, prepared, _one_at_a_time) = control
         .loaded(&actor, Compiles::WithinCeiling, sketch)
         .await?;
     let warnings = check_all(control, &plans, &given)?;
-    let order = || RequestBody::PolicyAttach(request);
+    let order = || Order::Attach(order);
     if let Some(waits) = control.waits(&actor, Event::Attach, &plans, order)? {
         return Ok(Outcome::Waits(Waits { warnings, ..waits }));
     }
@@ -85,14 +80,13 @@ pub(in crate::control) async fn attach(
 pub(in crate::control) async fn upgrade(
     control: &Rc<Control>,
     actor: Actor,
-    request: PolicyUpgrade,
-    fds: Vec<OwnedFd>,
+    order: Upgrade,
+    schema: Option<Vec<u8>>,
 ) -> Result<Outcome<(Vec<Attachment>, Vec<String>)>, Status> {
-    let given = given(&control.apps, &actor, request.has_schema, &fds).await?;
+    let given = given(&control.apps, &actor, schema).await?;
+    let sketch = || upgrading(control, &order);
     let (plans, prepared, _one_at_a_time) = control
-        .loaded(&actor, Compiles::WithinCeiling, || {
-            upgrading(control, &request)
-        })
+        .loaded(&actor, Compiles::WithinCeiling, sketch)
         .await?;
     let mut warnings = Vec::new();
     for plan in &plans {
@@ -103,7 +97,7 @@ pub(in crate::control) async fn upgrade(
         let its = check_all(control, plan, &given)?;
         warnings.extend(its);
     }
-    let order = || RequestBody::PolicyUpgrade(request);
+    let order = || Order::Upgrade(order);
     if let Some(waits) = control.waits(&actor, Event::Upgrade, &plans, order)? {
         return Ok(Outcome::Waits(Waits { warnings, ..waits }));
     }
@@ -111,28 +105,37 @@ pub(in crate::control) async fn upgrade(
     Ok(Outcome::Made((changed, warnings)))
 }
 
+/// A change of the versions that are attached already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::control) enum Step {
+    /// The version on trial takes over.
+    Promote,
+    /// The trial ends, or the previous version takes over again.
+    RollBack,
+    /// A quarantine ends, or a policy that stays closed after a fault gets a fresh instance.
+    Release,
+}
+
+impl Step {
+    fn event(self) -> Event {
+        match self {
+            Step::Promote => Event::Promote,
+            Step::RollBack => Event::Rollback,
+            Step::Release => Event::Release,
+        }
+    }
+}
+
 /// Promotes, rolls back or releases, in all selected places or none.
 pub(in crate::control) async fn step(
     control: &Rc<Control>,
     actor: Actor,
-    request: PolicyStep,
+    step: Step,
+    at: Selected,
 ) -> Result<Outcome<Vec<Attachment>>, Status> {
-    let event = match request.step {
-        STEP_PROMOTE => Event::Promote,
-        STEP_ROLLBACK => Event::Rollback,
-        STEP_RELEASE => Event::Release,
-        other => {
-            return Err(invalid(format!(
-                "step {other} is neither promote (1), rollback (2) nor release (3)"
-            )));
-        }
-    };
-    let at = request.at.unwrap_or_default();
-    let (plans, prepared, _one_at_a_time) = control
-        .loaded(&actor, Compiles::InAnyCase, || {
-            stepping(control.changes.store(), event, &at)
-        })
-        .await?;
+    let sketch = || stepping(control.changes.store(), step, &at);
+    let (plans, prepared, _one_at_a_time) =
+        control.loaded(&actor, Compiles::InAnyCase, sketch).await?;
     for plan in &plans {
         let config = control.config();
         check(
@@ -143,12 +146,13 @@ pub(in crate::control) async fn step(
             &[],
         )?;
     }
-    let step = request.step;
-    let order = || RequestBody::PolicyStep(PolicyStep { at: Some(at), step });
-    if let Some(waits) = control.waits(&actor, event, &plans, order)? {
+    // What takes something back never waits.
+    if step == Step::Promote
+        && let Some(waits) = control.waits(&actor, step.event(), &plans, || Order::Promote(at))?
+    {
         return Ok(Outcome::Waits(waits));
     }
-    let changed = carry_out_all(control, actor, event, plans, prepared).await?;
+    let changed = carry_out_all(control, actor, step.event(), plans, prepared).await?;
     Ok(Outcome::Made(changed))
 }
 
@@ -177,13 +181,12 @@ pub(in crate::control) async fn detach(
     policies: &LivePolicies,
     runtimes: &Runtimes,
     actor: Actor,
-    request: &PolicySelection,
+    at: &Selected,
 ) -> Result<(), Status> {
-    let (owner, which) = selection_of(request)?;
     let _one_at_a_time = changes.begin(&actor).await?;
     let ended = changes
         .store()
-        .detach(actor, &owner, &request.policy, &which)
+        .detach(actor, &at.owner, &at.policy, &at.places)
         .map_err(refused)?;
     end_attachments(policies, runtimes, &ended).await
 }
@@ -282,25 +285,17 @@ pub(super) fn check_plan(
 }
 
 /// The plan of an attachment.
-pub(super) fn attaching(
-    control: &Control,
-    request: &PolicyAttach,
-) -> Result<Plan<VersionNumber>, Status> {
-    let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
-    let trial = match request.mode {
-        MODE_ENFORCE => None,
-        mode => Some(trial_of(mode, request.percent)?),
-    };
-    let target = Target {
-        party: party_of(request.party)?,
-        tenant: request.tenant.clone(),
-        service: request.service.clone(),
-        method: request.method.clone(),
-        side: side_of(request.side)?,
-    };
+pub(super) fn attaching(control: &Control, order: &Attach) -> Result<Plan<VersionNumber>, Status> {
+    let Attach {
+        policy: name,
+        version,
+        target,
+        trial,
+        options: given,
+    } = order.clone();
     let known = control.policies.at(&target, &name);
-    let (slot, mut options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
-    merge(&mut options, request.options.clone().unwrap_or_default())?;
+    let (slot, options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
+    let mut options = given.over(options).map_err(refused)?;
     let owner = target.owner();
     if let (Some(tenant), Some(ceiling)) = (owner.tenant(), control.ceiling_of(&owner)?) {
         if ceiling.isolation.is_some() {
@@ -381,25 +376,21 @@ pub(super) fn check_trial(
 /// The plans of an upgrade.
 pub(super) fn upgrading(
     control: &Control,
-    request: &PolicyUpgrade,
+    order: &Upgrade,
 ) -> Result<Vec<Plan<VersionNumber>>, Status> {
-    let store = control.changes.store();
-    let version = request.version;
-    if let Some(ms) = request.probation_ms
+    let version = order.version;
+    if let Some(ms) = order.probation_ms
         && Duration::from_millis(ms) > MAX_PROBATION
     {
         let text = format!("a probation of {ms} ms is too long: the limit is {MAX_PROBATION:?}");
         return Err(invalid(text));
     }
-    let trial = match request.mode {
-        MODE_ENFORCE => None,
-        mode => Some(Candidate {
-            version,
-            trial: trial_of(mode, request.percent)?,
-            probation_ms: request.probation_ms,
-        }),
-    };
-    let selected = selected(store, &request.at.clone().unwrap_or_default())?;
+    let trial = order.trial.map(|trial| Candidate {
+        version,
+        trial,
+        probation_ms: order.probation_ms,
+    });
+    let selected = selected(control.changes.store(), &order.at)?;
     let plan = |mut before: Attachment| {
         let slot = match trial {
             Some(trial) => before.slot.upgrade(&before.policy, trial),
@@ -452,26 +443,26 @@ pub(super) fn upgrading(
 /// The plans of a promotion, a rollback or a release.
 pub(super) fn stepping(
     store: &Store,
-    event: Event,
-    at: &PolicySelection,
+    step: Step,
+    at: &Selected,
 ) -> Result<Vec<Plan<VersionNumber>>, Status> {
     let plan = |before: Attachment| {
-        let slot = match event {
-            Event::Promote => before.slot.promote(&before.policy),
-            Event::Rollback => before.slot.roll_back(&before.policy),
-            _ => Ok(before.slot.released()),
+        let slot = match step {
+            Step::Promote => before.slot.promote(&before.policy),
+            Step::RollBack => before.slot.roll_back(&before.policy),
+            Step::Release => Ok(before.slot.released()),
         };
         let slot = slot.map_err(|why| step_refused(&before.target, why))?;
         let had_candidate = before.slot.candidate.is_some();
-        let (stable, candidate) = match (event, slot.stable) {
-            (Event::Promote, _) => (Next::FromCandidate, Next::Keep),
-            (Event::Rollback, _) if had_candidate => (Next::Keep, Next::Empty),
+        let (stable, candidate) = match (step, slot.stable) {
+            (Step::Promote, _) => (Next::FromCandidate, Next::Keep),
+            (Step::RollBack, _) if had_candidate => (Next::Keep, Next::Empty),
             (_, Some(version)) => {
                 let inherit = false;
                 let version = VersionNumber(version);
                 (Next::Put { version, inherit }, Next::Keep)
             }
-            (Event::Rollback, None) => (Next::Keep, Next::Empty),
+            (Step::RollBack, None) => (Next::Keep, Next::Empty),
             (_, None) => (Next::Keep, Next::Keep),
         };
         Ok(Plan {
@@ -484,12 +475,11 @@ pub(super) fn stepping(
 }
 
 /// The selected attachments.
-fn selected(store: &Store, request: &PolicySelection) -> Result<Vec<Attachment>, Status> {
-    let (owner, which) = selection_of(request)?;
-    let mut selected = store.attachments_of(&owner).map_err(refused)?;
-    selected.retain(|a| a.policy == request.policy && which.selects(&a.target));
+fn selected(store: &Store, at: &Selected) -> Result<Vec<Attachment>, Status> {
+    let mut selected = store.attachments_of(&at.owner).map_err(refused)?;
+    selected.retain(|a| a.policy == at.policy && at.places.selects(&a.target));
     if selected.is_empty() {
-        let policy = request.policy.clone();
+        let (owner, policy) = (at.owner.clone(), at.policy.clone());
         return Err(store_failed(&StoreError::NotAttached { owner, policy }));
     }
     Ok(selected)
