@@ -213,8 +213,8 @@ pub struct BoundMethod {
     pub refused: String,
 }
 
-/// The numbers of requests that administrators sent to this socket until release 0.2. Administration
-/// has an API of its own since; they are never used again.
+/// The numbers of requests that administrators sent to this socket until release 0.2. They have an
+/// API of their own since; no request gets these numbers again.
 const ADMINISTRATIVE: RangeInclusive<u32> = 20..=45;
 
 /// Whether a packet is a request for administration, as programs of earlier releases send it.

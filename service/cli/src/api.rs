@@ -106,6 +106,14 @@ impl Remote {
     }
 }
 
+/// The API's socket of the daemon at this one, which may be a link to the daemon's.
+pub(crate) fn api_socket(socket: &Path) -> PathBuf {
+    match std::fs::read_link(socket).and_then(|_link| socket.canonicalize()) {
+        Ok(daemons) => socket_beside(&daemons),
+        Err(_) => socket_beside(socket),
+    }
+}
+
 /// The JSON of a report.
 pub(crate) fn json_of(report: Option<prost_types::Struct>) -> Value {
     tollgate_admin::to_json(report.unwrap_or_default())
@@ -141,7 +149,7 @@ impl Api {
         let client = match remote.read()? {
             Some(at) => Client::connect_remotely(&at, token, patience).map_err(failure)?,
             None => {
-                let client = Client::connect(&socket_beside(socket), token, patience);
+                let client = Client::connect(&api_socket(socket), token, patience);
                 client.map_err(|status| unconnected(socket, status))?
             }
         };

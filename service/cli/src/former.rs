@@ -9,13 +9,12 @@ use std::time::Duration;
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
-use tollgate_admin::socket_beside;
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::{self, ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{Empty, Failure as Refusal};
 use tollgate_shm_abi::status::Code;
 
-use crate::api::{ANSWER_TIMEOUT, unreachable};
+use crate::api::{ANSWER_TIMEOUT, api_socket, unreachable};
 use crate::failure::Failure;
 use crate::limits::MAX_REPORT_BYTES;
 
@@ -50,7 +49,7 @@ struct Response {
 
 /// Whether the daemon at this socket is of a release without the API.
 pub(crate) fn is_there(socket: &Path) -> bool {
-    let api = socket_beside(socket);
+    let api = api_socket(socket);
     let is_there = |path: &Path| path.try_exists().unwrap_or(true);
     is_there(socket) && !is_there(&api)
 }
@@ -163,7 +162,10 @@ mod tests {
         assert!(!is_there(&socket));
         std::fs::write(&socket, "").unwrap();
         assert!(is_there(&socket));
-        std::fs::write(socket_beside(&socket), "").unwrap();
+        std::fs::write(api_socket(&socket), "").unwrap();
         assert!(!is_there(&socket));
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        assert!(!is_there(&link));
     }
 }
