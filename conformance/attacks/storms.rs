@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use tollgate_admin::client::Client;
 use tollgate_admin::proto::{
-    AttachPolicyRequest, DetachPolicyRequest, ListPoliciesRequest, Mode, PolicyPart,
-    PolicySelection, PushPolicyHeader, Side,
+    ApplyStateHeader, AttachPolicyRequest, AttachmentOptions, AttachmentState, ContentReference,
+    DetachPolicyRequest, ListPoliciesRequest, Mode, PolicyPart, PolicySelection, PolicyState,
+    PushPolicyHeader, Side, State, VersionReference, content_reference,
 };
-use tollgate_admin::{PushOrder, Secret, socket_beside};
+use tollgate_admin::{ApplyOrder, PushOrder, Secret, socket_beside};
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::testbed::{Daemon, Testbed, policy_file};
 use tollgate_conformance::traffic::{ECHO, Traffic};
@@ -114,6 +115,110 @@ fn storm(daemon: &Daemon, token: &str, is_over: &AtomicBool, done: &[AtomicU64; 
         });
         count(changes, detached.is_ok());
     }
+}
+
+/// Applies documents with a tenant's token, as fast as it is let: a module, and attachments whose
+/// options change each time. Counts the applies that were carried out.
+fn storm_of_applies(daemon: &Daemon, token: &str, is_over: &AtomicBool, done: &AtomicU64) {
+    let secret = Secret::new(token);
+    let patience = Duration::from_secs(30);
+    let client = Client::connect(&socket_beside(daemon.socket()), Some(&secret), patience).unwrap();
+    let module = std::fs::read(policy_file("null")).unwrap();
+    let mut cpu_us = 100;
+    while !is_over.load(Ordering::Relaxed) {
+        cpu_us = 100 + (cpu_us + 1) % 1_000;
+        let attachment = |side: Side| AttachmentState {
+            name: "p".to_owned(),
+            service: ECHO.to_owned(),
+            side: side.into(),
+            stable: Some(VersionReference::default()),
+            options: Some(AttachmentOptions {
+                cpu_us: Some(cpu_us),
+                ..AttachmentOptions::default()
+            }),
+            ..AttachmentState::default()
+        };
+        let content = |number| ContentReference {
+            content: Some(content_reference::Content::Number(number)),
+        };
+        let policy = PolicyState {
+            name: "p".to_owned(),
+            module: Some(content(0)),
+            ..PolicyState::default()
+        };
+        let order = ApplyOrder {
+            header: ApplyStateHeader::default(),
+            state: State {
+                policies: vec![policy],
+                attachments: vec![attachment(Side::Client), attachment(Side::Server)],
+                ..State::default()
+            },
+            // The rest is for nobody, and takes the daemon's time all the same.
+            contents: [(0, module.clone()), (1, vec![7; 4 << 20])].into(),
+        };
+        let applied = client.apply(order);
+        done.fetch_add(u64::from(applied.is_ok()), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_tenants_storm_of_applies_is_paced_and_delays_nobody() {
+    let _machine = alone();
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("mallory");
+    daemon.ok("ceiling set changes_per_hour=72000 --tenant mallory");
+    daemon.tenant("calm");
+    let mut admin = Admin::connect(&daemon);
+    let place = Place::client("calm", ECHO);
+    let null = std::fs::read(policy_file("null")).unwrap();
+    admin.push(&place, "p", &null, None).unwrap();
+    let honest = Traffic::start("acme", &daemon, &daemon);
+    let solo = honest.latencies(|| std::thread::sleep(window()));
+    let (is_over, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (mut slowest, mut seconds) = (Duration::ZERO, 0.0);
+    let attacked = honest.latencies(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..STORMING {
+                scope.spawn(|| storm_of_applies(&daemon, &token, &is_over, &done));
+            }
+            let began = Instant::now();
+            while began.elapsed() < window() {
+                let before = Instant::now();
+                admin.attach(&place, "p", 1).unwrap();
+                slowest = slowest.max(before.elapsed());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            seconds = began.elapsed().as_secs_f64();
+        });
+    });
+    honest.assert_flows();
+    let applies = done.into_inner();
+    say(&format!(
+        "{applies} applies of a tenant over {STORMING} connections in {seconds:.1} s"
+    ));
+    assert!(applies > 0);
+    // 10 at once, one per 50 ms, and those in progress at the end.
+    let most = 20.0 + (10.0 + STORMING as f64) / seconds;
+    measured(
+        "a tenant's storm of applies, applies per second",
+        applies as f64 / seconds,
+        Limit::AtMost(most),
+        Limit::AtMost(most),
+    );
+    measured(
+        "a tenant's storm of applies, an operator's slowest change, ms",
+        slowest.as_secs_f64() * 1e3,
+        Limit::AtMost(100.0),
+        Limit::AtMost(10_000.0),
+    );
+    measured(
+        "a tenant's storm of applies, the victim's p99 to its p99 alone",
+        p99(&attacked) / p99(&solo),
+        Limit::AtMost(1.25),
+        Limit::AtMost(50.0),
+    );
 }
 
 #[test]

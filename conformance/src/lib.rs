@@ -16,6 +16,7 @@
 //! - [`certificates`] are for servers with TLS.
 //! - [`c_library`] installs the client library for C, and builds programs with it.
 //! - [`hostile`] is an application that breaks all rules, for the attacks.
+//! - [`http2`] is a client of the administrative API that breaks all rules.
 //! - [`peer`] is a daemon that breaks all rules.
 //! - [`wasm`] parses policies and reassembles them wrongly.
 //! - [`module`] are policies as text; [`bombs`] are modules that attack a compiler.
@@ -50,6 +51,7 @@ pub mod chain;
 pub mod counting;
 pub mod hostile;
 pub mod hosts;
+pub mod http2;
 pub mod module;
 pub mod modules;
 pub mod peer;

@@ -279,6 +279,19 @@ impl Daemon {
         self.successor = (pid != self.process.pid()).then_some(pid);
     }
 
+    /// The address of its administrative API on the network.
+    ///
+    /// # Panics
+    /// If its configuration has none.
+    pub fn admin_address(&mut self) -> SocketAddr {
+        let said = self.process.said();
+        let at = said.iter().find_map(|line| {
+            let (_, at) = line.split_once(" admin=")?;
+            at.trim().parse().ok()
+        });
+        at.expect("its API is on the network")
+    }
+
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.successor.unwrap_or_else(|| self.process.pid())

@@ -286,8 +286,8 @@ fn an_owner_runs_the_life_of_a_policy_as_a_user_without_rights() {
             7,
             "is an operator's request",
         ),
-        ("tenant list", 7, "may not administer"),
-        ("audit verify", 7, "may not administer"),
+        ("tenant list", 7, "may not send ListTenants"),
+        ("audit verify", 7, "may not send VerifyAuditLog"),
     ] {
         let (status, _, err) = tenant(line);
         assert_eq!(status, Some(code), "{line}: {err}");

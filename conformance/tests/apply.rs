@@ -12,6 +12,7 @@ use tollgate_admin::proto::{
 };
 use tollgate_admin::{APPLY_OBJECTS, ApplyOrder, Secret, socket_beside};
 use tollgate_conformance::hostile::Seeded;
+use tollgate_conformance::module::Module;
 use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, times};
 use tollgate_shm_abi::status::Code;
 
@@ -146,6 +147,40 @@ fn documents_make_everything_at_once_and_change_nothing_when_they_are_applied_ag
     assert_eq!(applied(&daemon, &file, &["--dry-run"]).lines().count(), 1);
     assert_eq!(daemon.ok("audit head"), head);
     assert!(applied(&daemon, &file, &["-v"]).contains("= tenant acme\n"));
+}
+
+#[test]
+fn a_ceiling_binds_the_instances_that_the_same_documents_make() {
+    let bed = bed();
+    // On its first call it grows by 2 MiB, or traps.
+    let grows = "(if (i32.lt_u (memory.size) (i32.const 32)) (then
+        (if (i32.eq (memory.grow (i32.const 32)) (i32.const -1)) (then unreachable))))";
+    bed.file("grows.wasm", Module::that(grows).wasm());
+    for (default, own, works) in [(1, 16, true), (16, 1, false)] {
+        let daemon = bed.daemon("a");
+        daemon.ok(&format!("ceiling set memory_mib={default}"));
+        let content = json!({
+            "tenants": [{
+                "name": "acme",
+                "ceiling": {"memory_mib": own},
+                "credentials": [{"name": "ci", "role": "owner", "token_file": "ci.token"}],
+            }],
+            "policies": [{"tenant": "acme", "name": "p", "module": "grows.wasm"}],
+            "attachments": [
+                {"tenant": "acme", "policy": "p", "service": "hotel.Echo", "side": "client"},
+            ],
+        });
+        bed.secret("ci.token", token('a'));
+        applied(&daemon, &document(&bed, "state.yaml", &content), &[]);
+        let token = token('a');
+        let _server = daemon.serve_hotel(&token, "hotel.Echo", &["--echo"]);
+        let called = daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}");
+        assert_eq!(called.code == 0, works, "{own} MiB: {called}");
+        // A change of another object makes no other instance.
+        let mut content = content;
+        content["tenants"][0]["ceiling"]["versions"] = json!(7);
+        applied(&daemon, &document(&bed, "state.yaml", &content), &[]);
+    }
 }
 
 fn durable() -> Options {

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,10 +13,14 @@ use std::time::{Duration, Instant};
 use tollgate::{Code, Session, SessionOptions};
 use tollgate_admin::client::{Client, Remote};
 use tollgate_admin::proto::{ListCredentialsRequest, ListPoliciesRequest, ListTenantsRequest};
-use tollgate_admin::{HANDSHAKE_TIME, REMOTE_CONNECTIONS_PER_NETWORK, Secret};
+use tollgate_admin::{
+    HANDSHAKE_TIME, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK, REMOTE_KNOWN_CONNECTIONS,
+    STRANGER_LAST, STRANGER_REQUESTS, STRANGER_TIME, Secret, socket_beside,
+};
 use tollgate_conformance::certificates::{Authority, Certificates};
+use tollgate_conformance::http2::{self, Ended, RawClient};
 use tollgate_conformance::process::program;
-use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, run};
+use tollgate_conformance::testbed::{Daemon, Options, Outcome, SOON, Testbed, policy_file, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -34,10 +38,7 @@ impl Hosted {
             ..Options::default()
         };
         let mut daemon = bed.daemon_with("a", &options);
-        let seen = daemon.process().said();
-        let ready = seen.iter().find(|line| line.contains(" ready ")).unwrap();
-        let (_, at) = ready.split_once(" admin=").unwrap();
-        let at = at.trim().parse().unwrap();
+        let at = daemon.admin_address();
         Hosted { daemon, at }
     }
 
@@ -303,8 +304,9 @@ fn wrong_tokens_from_a_network_are_slow_and_right_ones_are_not() {
     let hosted = Hosted::start(&bed, "listen = '127.0.0.1:0'");
     let acme = hosted.daemon.tenant("acme");
     let client = |token| hosted.plain_client(Some(token));
-    let (wrong, right) = (client("tg_wrong"), client(&acme));
+    let right = client(&acme);
     let slow = (0..64).find_map(|_| {
+        let wrong = client("tg_wrong");
         let refused = wrong.ask(ListPoliciesRequest::default()).unwrap_err();
         assert_eq!(refused.code, Code::UNAUTHENTICATED);
         refused
@@ -359,6 +361,203 @@ fn one_network_has_so_many_connections_and_silent_ones_end() {
     assert!(began.elapsed() < HANDSHAKE_TIME * 3);
     let again = hosted.client(&server.ca, Some(&acme), None).unwrap();
     again.ask(ListPoliciesRequest::default()).unwrap();
+}
+
+const PUSH: &str = "/tollgate.admin.v1.PolicyService/PushPolicy";
+const APPLY: &str = "/tollgate.admin.v1.StateService/ApplyState";
+const LIST: &str = "/tollgate.admin.v1.PolicyService/ListPolicies";
+
+#[test]
+fn a_request_is_authenticated_by_its_header_before_it_takes_a_place() {
+    let bed = Testbed::new();
+    let hosted = Hosted::start(&bed, "listen = '127.0.0.1:0'");
+    let acme = hosted.daemon.tenant("acme");
+    let viewer = "credential add looks --tenant acme --role viewer";
+    let viewer = hosted.daemon.ok(viewer).trim().to_owned();
+    // None of them sends anything of its body.
+    let mut waiting = Vec::new();
+    for path in [PUSH, APPLY] {
+        for token in [None, Some("tg_wrong"), Some(viewer.as_str())] {
+            let mut raw = RawClient::to_address(hosted.at);
+            let stream = raw.header(path, token).unwrap();
+            assert_eq!(raw.ended(stream, SOON), Ended::Refused, "{path} {token:?}");
+            waiting.push(raw);
+        }
+    }
+    let mut raw = RawClient::to_socket(&socket_beside(hosted.daemon.socket()));
+    let stream = raw.header(PUSH, Some("tg_wrong")).unwrap();
+    assert_eq!(
+        raw.ended(stream, SOON),
+        Ended::Refused,
+        "on the socket, too"
+    );
+    // One with a right token has a place, and waits for what comes.
+    let mut raw = RawClient::to_address(hosted.at);
+    let stream = raw.header(PUSH, Some(&acme)).unwrap();
+    let begun = raw.ended(stream, Duration::from_millis(500));
+    assert_eq!(begun, Ended::NotYet);
+    drop(waiting);
+    let file = policy_file("null").display().to_string();
+    let token = hosted.daemon.token_file(&acme).display().to_string();
+    let line = format!(
+        "policy push {file} --name p --endpoint http://{} --token-file {token}",
+        hosted.at
+    );
+    let pushed = run(
+        &program("tollgate"),
+        line.split(' ').map(str::to_owned),
+        b"",
+    );
+    assert_eq!(pushed.code, 0, "{pushed}");
+}
+
+#[test]
+fn a_stranger_on_the_network_has_a_few_seconds_and_a_few_requests() {
+    let bed = Testbed::new();
+    let hosted = Hosted::start(&bed, "listen = '127.0.0.1:0'");
+    let acme = hosted.daemon.tenant("acme");
+    let little = Duration::from_secs(1);
+    // One that has said who it is stays.
+    let mut known = RawClient::to_address(hosted.at);
+    let kept = known.header(LIST, Some(&acme)).unwrap();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        // Silent ones, those that send, and those that ask without a token have the same time.
+        let silent = || RawClient::to_address(hosted.at).closes(SOON);
+        let busy = || {
+            let mut raw = RawClient::to_address(hosted.at);
+            let began = Instant::now();
+            while raw.ping().is_some() && began.elapsed() < SOON {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Some(began.elapsed())
+        };
+        let asking = || {
+            let mut raw = RawClient::to_address(hosted.at);
+            let stream = raw.header(LIST, None).unwrap();
+            assert_eq!(raw.ended(stream, SOON), Ended::Refused);
+            raw.closes(SOON)
+        };
+        let threads = [scope.spawn(silent), scope.spawn(busy), scope.spawn(asking)];
+        for thread in threads {
+            let took = thread.join().unwrap().unwrap();
+            assert!(took > STRANGER_TIME - little, "{took:?}");
+            assert!(took < STRANGER_TIME + SOON / 2, "{took:?}");
+        }
+    });
+    std::thread::sleep((STRANGER_TIME + little).saturating_sub(begun.elapsed()));
+    assert_eq!(known.ended(kept, little), Ended::NotYet);
+    known.body(kept, &http2::message(&[]), true).unwrap();
+    assert_eq!(known.ended(kept, SOON), Ended::Answered);
+    // Until its token ends.
+    hosted.daemon.ok("tenant rotate acme");
+    let ended = known.header(LIST, Some(&acme)).unwrap();
+    assert_eq!(known.ended(ended, SOON), Ended::Refused);
+    let took = known.closes(SOON).unwrap();
+    assert!(took > STRANGER_TIME - little, "{took:?}");
+    // The last request that is refused ends the connection, and another one begins anew.
+    let wrong = hosted.plain_client(Some("tg_wrong"));
+    let ask = || wrong.ask(ListPoliciesRequest::default()).unwrap_err();
+    for _ in 0..STRANGER_REQUESTS {
+        assert_eq!(ask().code, Code::UNAUTHENTICATED);
+    }
+    let refused = ask();
+    assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
+    assert!(refused.message.contains("connect again"), "{refused}");
+    std::thread::sleep(STRANGER_LAST + little);
+    assert_eq!(ask().code, Code::UNAVAILABLE, "it has ended");
+    assert_eq!(ask().code, Code::UNAUTHENTICATED, "another one");
+    // Health and reflection need no token, and count all the same.
+    let mut raw = RawClient::to_address(hosted.at);
+    for _ in 0..STRANGER_REQUESTS {
+        let health = raw.header("/grpc.health.v1.Health/Check", None).unwrap();
+        raw.body(health, &http2::message(&[]), true).unwrap();
+        assert_eq!(raw.ended(health, SOON), Ended::Answered);
+    }
+    let took = raw.closes(SOON).unwrap();
+    assert!(took < STRANGER_LAST + SOON / 2, "{took:?}");
+}
+
+#[test]
+fn strangers_leave_connections_to_addresses_that_were_authenticated_lately() {
+    let bed = Testbed::new();
+    let hosted = Hosted::start(&bed, "listen = '127.0.0.1:0'");
+    let acme = hosted.daemon.tenant("acme");
+    let ask = || {
+        hosted
+            .plain_client(Some(&acme))
+            .ask(ListPoliciesRequest::default())
+    };
+    ask().unwrap();
+    let others = REMOTE_CONNECTIONS - REMOTE_KNOWN_CONNECTIONS;
+    let mut strangers: Vec<_> = (0..others)
+        .map(|n| {
+            let network = 2 + n / REMOTE_CONNECTIONS_PER_NETWORK;
+            let from = Ipv4Addr::new(127, 0, 0, u8::try_from(network).unwrap());
+            RawClient::from_address(from, hosted.at)
+        })
+        .collect();
+    // There is no room for another stranger, and there is for a client that is known.
+    let mut another = RawClient::from_address(Ipv4Addr::new(127, 0, 0, 99), hosted.at);
+    let took = another.closes(SOON).unwrap();
+    assert!(took < STRANGER_TIME, "{took:?}");
+    ask().unwrap();
+    assert!(strangers.iter_mut().all(|raw| raw.closes(SOON).is_some()));
+    let mut another = RawClient::from_address(Ipv4Addr::new(127, 0, 0, 99), hosted.at);
+    let stream = another.header(LIST, Some(&acme)).unwrap();
+    another.body(stream, &http2::message(&[]), true).unwrap();
+    assert_eq!(another.ended(stream, SOON), Ended::Answered);
+}
+
+#[test]
+fn an_operators_credential_administers_tenants_settings_and_the_audit_log_from_elsewhere() {
+    let bed = Testbed::new();
+    let server = Certificates::signed_by(&bed, "own");
+    let hosted = Hosted::with_tls(&bed, &server, "");
+    let daemon = &hosted.daemon;
+    let deploy = daemon.ok("credential add deploy --operator");
+    let ok = |line: &str| {
+        let outcome = hosted.tollgate(&server.ca, line, Some(deploy.trim()));
+        assert_eq!(outcome.code, 0, "{line}: {outcome}");
+        outcome.out
+    };
+    let acme = ok("tenant add acme").trim().to_owned();
+    assert_eq!(ok("tenant list"), "acme\n");
+    let rotated = ok("tenant rotate acme");
+    assert_ne!(rotated.trim(), acme);
+    assert!(ok("tenant move acme --runtime 0").contains("is on runtime 0"));
+    let set = ok("daemon set waiting=sleep");
+    assert!(set.starts_with("waiting=sleep  run time"), "{set}");
+    assert!(ok("daemon settings").contains("waiting=sleep  run time"));
+    ok("daemon reset waiting");
+    assert_eq!(ok("audit head"), daemon.ok("audit head"));
+    ok("audit verify");
+    let record = daemon.ok("audit show --last 1");
+    assert!(
+        record.contains("operator credential deploy: reset"),
+        "{record}"
+    );
+    // A tenant's owner may none of it, and a stranger isn't known.
+    for line in [
+        "tenant list",
+        "daemon settings",
+        "audit verify",
+        "audit head",
+    ] {
+        let refused = hosted.tollgate(&server.ca, line, None);
+        assert_eq!(refused.code, 16, "{line}: {refused}");
+    }
+    for line in [
+        "tenant list",
+        "daemon settings",
+        "audit verify",
+        "audit head",
+    ] {
+        let refused = hosted.tollgate(&server.ca, line, Some(rotated.trim()));
+        assert_eq!(refused.code, 7, "{line}: {refused}");
+    }
+    ok("tenant remove acme --yes");
+    assert_eq!(daemon.ok("tenant list"), "");
 }
 
 #[test]

@@ -28,6 +28,28 @@ pub const REMOTE_CONNECTIONS: usize = 32;
 /// Connections of one IPv4 address, or of the addresses with the same first 64 bits of IPv6.
 pub const REMOTE_CONNECTIONS_PER_NETWORK: usize = 8;
 
+/// Of [`REMOTE_CONNECTIONS`], those that only clients get whose network has lately sent a request
+/// with a valid token or certificate ([`KNOWN_TIME`]).
+pub const REMOTE_KNOWN_CONNECTIONS: usize = 8;
+
+/// How long a network is known after such a request.
+pub const KNOWN_TIME: Duration = Duration::from_secs(24 * 3_600);
+
+/// Networks that are known at once. A further one takes the place of the one that was silent for
+/// longest.
+pub const KNOWN_NETWORKS: usize = 1_024;
+
+/// How long a connection from the network lives, after its handshake, until a request has a valid
+/// token or certificate.
+pub const STRANGER_TIME: Duration = Duration::from_secs(5);
+
+/// Requests without a valid token or certificate on one connection from the network. With the last
+/// one, the connection ends: it has [`STRANGER_LAST`] for its answer.
+pub const STRANGER_REQUESTS: u32 = 8;
+
+/// See [`STRANGER_REQUESTS`]. The answer to a wrong token may take a second.
+pub const STRANGER_LAST: Duration = Duration::from_secs(2);
+
 /// How old a connection from the network gets, and how long its last requests may take then: so
 /// old is a certificate's proof at most.
 pub const REMOTE_CONNECTION_AGE: (Duration, Duration) =

@@ -112,28 +112,41 @@ pub(crate) fn authorize<R: Scoped>(
     rights: &Rights,
     mut request: R,
 ) -> Result<Authorized<R>, Status> {
-    let refused = |text: String| Err(Status::new(Code::PERMISSION_DENIED, text));
     match (rights.of(principal), principal) {
         (Reach::Any, _) => {}
         (Reach::Own, Principal::Tenant { tenant, .. }) => restrict(name, tenant, &mut request)?,
-        (_, Principal::Operator { who }) => {
-            return refused(format!("{who} may not send {name}"));
-        }
-        (
-            _,
-            Principal::Tenant {
-                tenant,
-                credential,
-                role,
-            },
-        ) => {
-            let (who_may, role) = (rights.who_may(), role_name(*role));
-            return refused(format!(
-                "credential {credential} of tenant {tenant} has the role {role}, which may not send {name}; {who_may}"
-            ));
-        }
+        _ => return Err(refusal(principal, name, rights)),
     }
     Ok(Authorized { request })
+}
+
+/// Checks that a principal may send a request at all, about whom ever.
+///
+/// # Errors
+/// PERMISSION_DENIED: it may not.
+pub fn may_send(principal: &Principal, name: &str, rights: &Rights) -> Result<(), Status> {
+    match (rights.of(principal), principal) {
+        (Reach::Any, _) | (Reach::Own, Principal::Tenant { .. }) => Ok(()),
+        _ => Err(refusal(principal, name, rights)),
+    }
+}
+
+/// Why a principal may not send a request.
+fn refusal(principal: &Principal, name: &str, rights: &Rights) -> Status {
+    let text = match principal {
+        Principal::Operator { who } => format!("{who} may not send {name}"),
+        Principal::Tenant {
+            tenant,
+            credential,
+            role,
+        } => {
+            let (who_may, role) = (rights.who_may(), role_name(*role));
+            format!(
+                "credential {credential} of tenant {tenant} has the role {role}, which may not send {name}; {who_may}"
+            )
+        }
+    };
+    Status::new(Code::PERMISSION_DENIED, text)
 }
 
 fn role_name(role: Role) -> &'static str {

@@ -1,11 +1,14 @@
 //! gRPC on a thread per listener. Each request goes to the daemon as a [`Call`].
 //!
-//! The daemon's control thread takes calls from a bounded queue and answers each once. A slow
+//! The daemon's control thread takes calls from a bounded queue and answers each once. It is asked
+//! who the sender is when a request's header has come, before anything else of it is read. A slow
 //! client holds up its own connection only: its bytes are read and written here. A call whose
 //! client has gone away is still carried out. Clients on the network have places and a thread of
 //! their own, so that they hold up no process of this host.
 
 mod connections;
+mod gate;
+mod incoming;
 mod tls;
 
 use std::io;
@@ -32,31 +35,14 @@ use crate::limits::{
 use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
 use crate::scopes::{longest, short};
-use crate::status::{Secret, Status};
+use crate::status::Status;
 
-use connections::{Accepted, Most, Place, Places, of_processes, of_the_network};
+use connections::{Accepted, Claim, Most, Place, Places, of_processes, of_the_network};
 pub use connections::{Origin, Peer};
+use gate::Gate;
+use incoming::stopping;
+pub use incoming::{Admission, Call, Caller, Header, Incoming};
 pub use tls::{Tls, TlsConfig, TlsError, TlsMaterial, TlsSource};
-
-/// Who sends a request, before authentication.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// Who is at the other end of the connection.
-    pub peer: Peer,
-    /// The token of the request.
-    pub token: Option<Secret>,
-}
-
-/// A request for the daemon.
-#[derive(Debug)]
-pub struct Call {
-    /// Who sends it.
-    pub caller: Caller,
-    /// The request.
-    pub ask: Ask,
-    /// Takes the answer. Dropped, it tells the client that the daemon stops.
-    pub reply: oneshot::Sender<Result<Answer, Status>>,
-}
 
 /// Where clients come from.
 #[derive(Debug)]
@@ -82,14 +68,14 @@ struct Serving {
 
 impl Server {
     /// Serves the connections of listeners. `is_operator` tells whether a user gets the connections
-    /// that are kept for operators. Returns the requests, in the order of arrival.
+    /// that are kept for operators. Returns the questions for the daemon, in the order of arrival.
     ///
     /// # Errors
     /// A thread can't be started, or a listener can't be watched.
     pub fn start(
         listeners: Vec<Listener>,
         is_operator: fn(u32) -> bool,
-    ) -> io::Result<(Server, mpsc::Receiver<Call>)> {
+    ) -> io::Result<(Server, mpsc::Receiver<Incoming>)> {
         let (calls, queue) = mpsc::channel(ASKS_QUEUED);
         let service = Service {
             calls,
@@ -97,12 +83,12 @@ impl Server {
             most_age: None,
             pushes: Places::new(Most {
                 all: PUSHES,
-                operators: OPERATORS_PUSHES,
+                kept: OPERATORS_PUSHES,
                 of_origin: PUSHES_PER_USER,
             }),
             applies: Places::new(Most {
                 all: APPLIES,
-                operators: OPERATORS_APPLIES,
+                kept: OPERATORS_APPLIES,
                 of_origin: APPLIES_PER_USER,
             }),
         };
@@ -181,9 +167,15 @@ async fn serve(service: Service, incoming: Accepted, stopped: oneshot::Receiver<
         .http2_max_header_list_size(Some(HEADER_BYTES))
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
-        .add_service(health_service.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES))
-        .add_service(v1.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES))
-        .add_service(v1alpha.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES));
+        .add_service(Gate::open(
+            health_service.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES),
+        ))
+        .add_service(Gate::open(
+            v1.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES),
+        ))
+        .add_service(Gate::open(
+            v1alpha.max_decoding_message_size(MAX_SMALL_MESSAGE_BYTES),
+        ));
     let server = add_services(server, &service, &health).await;
     drop(service);
     let (stopping, drain) = oneshot::channel::<()>();
@@ -200,7 +192,7 @@ async fn serve(service: Service, incoming: Accepted, stopped: oneshot::Receiver<
 /// All services of the table.
 #[derive(Clone)]
 struct Service {
-    calls: mpsc::Sender<Call>,
+    calls: mpsc::Sender<Incoming>,
     is_operator: fn(u32) -> bool,
     /// How old connections get, and how long their last requests may take then.
     most_age: Option<(Duration, Duration)>,
@@ -210,34 +202,10 @@ struct Service {
     applies: Arc<Places>,
 }
 
-fn stopping() -> Status {
-    Status::new(Code::UNAVAILABLE, "the daemon is stopping")
-}
-
-/// Who sends this request.
+/// Who sends this request: the gate has found out.
 fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    let peer = request.extensions().get::<Peer>().cloned();
-    let peer = peer.ok_or_else(|| Status::new(Code::INTERNAL, "the connection has no peer"))?;
-    let unclear = |what: &str| {
-        let text = format!("the metadata `authorization` {what}: send `Bearer TOKEN`");
-        Err(Status::new(Code::UNAUTHENTICATED, text))
-    };
-    let mut values = request.metadata().get_all("authorization").iter();
-    let token = match (values.next(), values.next()) {
-        (None, _) => None,
-        (Some(value), None) => {
-            let token = value
-                .to_str()
-                .ok()
-                .and_then(|text| text.strip_prefix("Bearer "));
-            match token {
-                Some(token) => Some(Secret::new(token)),
-                None => return unclear("isn't a bearer's token"),
-            }
-        }
-        (Some(_), Some(_)) => return unclear("is there twice"),
-    };
-    Ok(Caller { peer, token })
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Status::new(Code::INTERNAL, "the request has no sender"))
 }
 
 impl Service {
@@ -246,28 +214,32 @@ impl Service {
         self.most_age = Some(REMOTE_CONNECTION_AGE);
         self.pushes = Places::new(Most {
             all: REMOTE_PUSHES,
-            operators: 0,
+            kept: 0,
             of_origin: PUSHES_PER_USER,
         });
         self.applies = Places::new(Most {
             all: REMOTE_APPLIES,
-            operators: 0,
+            kept: 0,
             of_origin: APPLIES_PER_USER,
         });
     }
 
-    /// Where a request comes from, and whether that is an operator's process.
-    fn origin(&self, caller: &Caller) -> (Origin, bool) {
+    /// Where a request comes from, and its claim on a place.
+    fn origin(&self, caller: &Caller) -> (Origin, Claim) {
         let origin = caller.peer.origin();
-        let is_operator = matches!(origin, Origin::User(uid) if (self.is_operator)(uid));
-        (origin, is_operator)
+        let claim = match origin {
+            Origin::User(uid) if (self.is_operator)(uid) => Claim::Operator,
+            _ => Claim::Anybody,
+        };
+        (origin, claim)
     }
 
     /// Sends a request to the daemon, and waits for the answer.
     async fn ask(&self, caller: Caller, ask: Ask) -> Result<Answer, Status> {
         let (reply, answer) = oneshot::channel();
         let call = Call { caller, ask, reply };
-        self.calls.send(call).await.map_err(|_closed| stopping())?;
+        let sent = self.calls.send(Incoming::Call(call)).await;
+        sent.map_err(|_closed| stopping())?;
         answer.await.unwrap_or_else(|_dropped| Err(stopping()))
     }
 
@@ -284,9 +256,9 @@ impl Service {
             // A client that has gone away misses it.
             let _gone = steps.try_send(Ok(PushPolicyResponse { content }));
         };
-        let (origin, is_operator) = self.origin(&caller);
+        let (origin, claim) = self.origin(&caller);
         // Until the answer: the daemon has the parts until then.
-        let place = Place::take(&self.pushes, origin, is_operator);
+        let place = Place::take(&self.pushes, origin, claim);
         let _place = place.ok_or_else(|| self.pushes.full("pushes", origin))?;
         let order = tokio::time::timeout(PUSH_PATIENCE, order(pieces)).await;
         let mut order = order.map_err(|_elapsed| {
@@ -314,9 +286,9 @@ impl Service {
         caller: Caller,
         pieces: Streaming<ApplyStateRequest>,
     ) -> Result<ApplyStateResponse, Status> {
-        let (origin, is_operator) = self.origin(&caller);
+        let (origin, claim) = self.origin(&caller);
         // Until the answer: the daemon has the contents until then.
-        let place = Place::take(&self.applies, origin, is_operator);
+        let place = Place::take(&self.applies, origin, claim);
         let _place = place.ok_or_else(|| self.applies.full("applies", origin))?;
         let order = tokio::time::timeout(PUSH_PATIENCE, apply_order(pieces)).await;
         let order = order.map_err(|_elapsed| {
@@ -622,7 +594,8 @@ macro_rules! services {
                 health.set_service_status(name, tonic_health::ServingStatus::Serving).await;
                 let its = $server::$wrapper::new(service.clone());
                 let most = most_bytes(stringify!($service));
-                router.add_service(its.max_decoding_message_size(most))
+                let its = its.max_decoding_message_size(most);
+                router.add_service(Gate::guarded(its, &service.calls))
             };)*
             router
         }

@@ -21,14 +21,14 @@ use crate::ceiling::CeilingCommand;
 use crate::check::Check;
 use crate::context::{self, ContextCommand};
 use crate::credential::CredentialCommand;
-use crate::daemon::Daemon;
+use crate::daemon::DaemonCommand;
 use crate::desired::{Apply, Export};
 use crate::failure::Failure;
 use crate::fleet::Fleet;
 use crate::policy::{Policy, PolicyCommand};
 use crate::rpc::{Call, Serve};
 use crate::stubs::Gen;
-use crate::tenant::Tenant;
+use crate::tenant::TenantCommand;
 use crate::tenant_usage::Usage;
 use crate::top::Top;
 use crate::up::Up;
@@ -160,6 +160,10 @@ impl Cli {
             Command::Approval(args) => &mut args.acting,
             Command::Approve(args) => &mut args.acting,
             Command::Audit(Audit::Show(args)) => &mut args.acting,
+            Command::Audit(Audit::Head(args)) => &mut args.acting,
+            Command::Audit(Audit::Verify(args)) if !args.is_offline() => &mut args.acting,
+            Command::Tenant(args) => &mut args.acting,
+            Command::Daemon(args) => &mut args.acting,
             Command::Console(args) => &mut args.acting,
             Command::Prefetch(args) => &mut args.acting,
             _ => return None,
@@ -197,8 +201,7 @@ pub(crate) enum Command {
     )]
     Up(Up),
     /// Add, list, move and remove tenants, and rotate their tokens
-    #[command(subcommand)]
-    Tenant(Tenant),
+    Tenant(TenantCommand),
     /// Push policies, attach them, try and compare versions
     Policy(PolicyCommand),
     /// Add, list, rotate and revoke credentials of a tenant: tokens with a name, a role and an end
@@ -267,8 +270,7 @@ pub(crate) enum Command {
     )]
     Console(Console),
     /// Change settings of the daemon while it runs, and show them
-    #[command(subcommand)]
-    Daemon(Daemon),
+    Daemon(DaemonCommand),
     /// Call a method of any service, with JSON in and JSON out
     Call(Call),
     /// Serve any service, with a fixed reply or an echo
@@ -450,6 +452,11 @@ mod tests {
             "tollgate audit verify --file audit.jsonl --head 7:ab",
             "tollgate audit verify --state DIR",
             "tollgate audit head",
+            "tollgate audit head --endpoint https://h:7443 --ca ca.pem --token-file F",
+            "tollgate audit verify --token-file F",
+            "tollgate tenant list --endpoint https://h:7443 --token-file F",
+            "tollgate tenant --token-file F add acme",
+            "tollgate daemon set waiting=sleep --token-file F",
             "tollgate policy test ./acl.wasm --cases cases.json --proto hotel.proto -I proto --json",
             "tollgate policy bench ./acl.wasm --config F.json",
             "tollgate policy bench ./acl.wasm --cases cases.json --json",
@@ -519,6 +526,8 @@ mod tests {
             "tollgate context use",
             "tollgate policy detach acl@1 --tenant acme",
             "tollgate audit verify --state DIR --file F",
+            "tollgate audit verify --state DIR --token-file F",
+            "tollgate audit verify --file F --token-file F",
             "tollgate audit verify --head 7:ab",
             "tollgate policy test ./acl.wasm --proto hotel.proto",
             "tollgate policy bench ./acl.wasm --cases cases.json --config F.json",

@@ -31,7 +31,15 @@ pub(crate) enum Audit {
     /// is one
     Verify(Verify),
     /// Print the end of the log as SEQ:HASH; a copy kept elsewhere reveals a rewritten log
-    Head,
+    Head(Head),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples: tollgate audit head >> heads\n          \
+         tollgate audit head --endpoint https://tollgate.example:7443 --token-file deploy.token")]
+pub(crate) struct Head {
+    #[command(flatten)]
+    pub(crate) acting: Acting,
 }
 
 #[derive(Debug, Args)]
@@ -51,21 +59,31 @@ pub(crate) struct Show {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without an option, the running daemon verifies its own log.\n\n\
+    after_help = "Without --state and --file, the running daemon verifies its own log.\n\n\
          Examples: tollgate audit verify\n          \
+         tollgate audit verify --endpoint https://tollgate.example:7443 --token-file deploy.token\n          \
          tollgate audit verify --state /var/lib/tollgate\n          \
          tollgate audit verify --file copy.jsonl --head 41:5f0c..."
 )]
 pub(crate) struct Verify {
     /// Verify the log in this state directory; no daemon may be using it
-    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "token_file"])]
     pub(crate) state: Option<PathBuf>,
     /// Verify this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "token_file")]
     pub(crate) file: Option<PathBuf>,
     /// An earlier output of `audit head`; the log must contain it
     #[arg(long, value_name = "SEQ:HASH", requires = "file")]
     pub(crate) head: Option<String>,
+    #[command(flatten)]
+    pub(crate) acting: Acting,
+}
+
+impl Verify {
+    /// Whether it is about files, and needs no daemon.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.state.is_some() || self.file.is_some()
+    }
 }
 
 /// Carries out one command.
@@ -78,17 +96,21 @@ pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
             let shown = api.ask(ShowAuditRecordsRequest { last, tenant })?;
             Ok(show(&json_of(shown.report), args.json))
         }
-        Audit::Head => {
-            let shown = Api::connect_here(socket)?.ask(ShowAuditRecordsRequest::default())?;
+        Audit::Head(args) => {
+            let api = Api::connect(socket, &args.acting)?;
+            let shown = api.ask(ShowAuditRecordsRequest::default())?;
             let shown = json_of(shown.report);
-            let head = shown["head"].as_str().unwrap_or_default();
+            // A tenant's records are no log of their own.
+            let head = shown["head"].as_str().ok_or_else(|| {
+                let sentence = "the end of the audit log is for operators";
+                Failure::new(Code::PERMISSION_DENIED, sentence)
+            })?;
             Ok(format!("{}\n", output::plain(head)))
         }
-        Audit::Verify(args) if args.state.is_some() || args.file.is_some() => {
-            offline(args).map(|never| match never {})
-        }
-        Audit::Verify(_) => {
-            let found = Api::connect_here(socket)?.ask(VerifyAuditLogRequest {})?;
+        Audit::Verify(args) if args.is_offline() => offline(args).map(|never| match never {}),
+        Audit::Verify(args) => {
+            let api = Api::connect(socket, &args.acting)?;
+            let found = api.ask(VerifyAuditLogRequest {})?;
             let found = json_of(found.report);
             let sentence = found["sentence"].as_str().unwrap_or_default();
             if found["edited"] == Value::Bool(false) {

@@ -6,14 +6,23 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use tollgate_admin::proto::{ChangeSettingsRequest, SettingChange, ShowSettingsRequest};
 
-use crate::api::{Api, json_of};
+use crate::api::{Acting, Api, json_of};
 use crate::failure::Failure;
 use crate::output;
 use crate::render::flat;
+
+/// The daemon's settings.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonCommand {
+    #[command(flatten)]
+    pub(crate) acting: Acting,
+    #[command(subcommand)]
+    pub(crate) command: Daemon,
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Daemon {
@@ -67,10 +76,10 @@ impl FromStr for SettingValue {
     }
 }
 
-/// `tollgate daemon …`, as this user.
-pub(crate) fn daemon(socket: &Path, command: &Daemon) -> Result<String, Failure> {
-    let api = Api::connect_here(socket)?;
-    let changes: Vec<SettingChange> = match command {
+/// `tollgate daemon …`
+pub(crate) fn daemon(socket: &Path, args: &DaemonCommand) -> Result<String, Failure> {
+    let api = Api::connect(socket, &args.acting)?;
+    let changes: Vec<SettingChange> = match &args.command {
         Daemon::Settings { json } => {
             let report = json_of(api.ask(ShowSettingsRequest {})?.report);
             return Ok(match json {

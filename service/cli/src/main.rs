@@ -128,14 +128,17 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
 /// shown only once.
 fn again(command: &Command, failure: Failure) -> Failure {
     match command {
-        Command::Tenant(Tenant::Add { name }) => failure.lost(
-            format_args!("the tenant {name} was added, and its token is lost"),
-            format!("tollgate tenant rotate {name}, which prints a new token"),
-        ),
-        Command::Tenant(Tenant::Rotate { name, .. }) => failure.lost(
-            format_args!("the token of tenant {name} was replaced, and the new one is lost"),
-            format!("tollgate tenant rotate {name}, which prints a new token"),
-        ),
+        Command::Tenant(args) => match &args.command {
+            Tenant::Add { name } => failure.lost(
+                format_args!("the tenant {name} was added, and its token is lost"),
+                format!("tollgate tenant rotate {name}, which prints a new token"),
+            ),
+            Tenant::Rotate { name, .. } => failure.lost(
+                format_args!("the token of tenant {name} was replaced, and the new one is lost"),
+                format!("tollgate tenant rotate {name}, which prints a new token"),
+            ),
+            _ => failure,
+        },
         Command::Console(_) => failure.lost(
             "the link is lost",
             "the same command, which prints a new link".to_owned(),
@@ -158,7 +161,7 @@ fn manual(out: &Path) -> Result<(), Failure> {
 fn run(cli: &Cli) -> Result<String, Failure> {
     match &cli.command {
         Command::Up(args) => up::up(cli.typed_socket(), args).map(|never| match never {}),
-        Command::Tenant(command) => tenant::tenant(&cli.socket, command),
+        Command::Tenant(args) => tenant::tenant(&cli.socket, args),
         Command::Policy(args) => policy::policy(&cli.socket, args),
         Command::Credential(args) => credential::credential(&cli.socket, args),
         Command::Ceiling(args) => ceiling::ceiling(&cli.socket, args),
@@ -176,7 +179,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Check(args) => check::check(&cli.socket, args),
         Command::Top(args) => top::top(&cli.socket, args),
         Command::Console(args) => admin::console(&cli.socket, args),
-        Command::Daemon(command) => daemon::daemon(&cli.socket, command),
+        Command::Daemon(args) => daemon::daemon(&cli.socket, args),
         Command::Call(args) => rpc::call(&cli.socket, args),
         Command::Prefetch(args) => admin::prefetch(&cli.socket, args),
         Command::Upgrade(args) => admin::upgrade(&cli.socket, args),

@@ -12,7 +12,7 @@ use tollgate_admin::proto::{
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::status::Code;
 
-use crate::api::{Api, json_of};
+use crate::api::{Acting, Api, json_of};
 use crate::confirm::confirm;
 use crate::credential::sent;
 use crate::failure::Failure;
@@ -20,12 +20,22 @@ use crate::output;
 use crate::render::{flat, lines};
 use crate::values::{duration, number};
 
+/// Tenants and their tokens.
+#[derive(Debug, Args)]
+pub(crate) struct TenantCommand {
+    #[command(flatten)]
+    pub(crate) acting: Acting,
+    #[command(subcommand)]
+    pub(crate) command: Tenant,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tenant {
     /// Add a tenant and print its token, this once
     #[command(
         after_help = "The token is all that the tenant's applications need: keep it from others.\n\n\
-         Example: (umask 077; tollgate tenant add acme > acme.token)"
+         Examples: (umask 077; tollgate tenant add acme > acme.token)\n          \
+         (umask 077; tollgate tenant add acme --endpoint https://tollgate.example:7443 --token-file deploy.token > acme.token)"
     )]
     Add {
         /// Lower-case letters, digits, `-`, `_` and `.`; at most 64
@@ -85,10 +95,10 @@ pub(crate) struct TenantMove {
 /// The credential that a tenant is added with.
 const FIRST_CREDENTIAL: &str = "default";
 
-/// `tollgate tenant …`, as this user.
-pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure> {
-    let api = || Api::connect_here(socket);
-    match command {
+/// `tollgate tenant …`
+pub(crate) fn tenant(socket: &Path, args: &TenantCommand) -> Result<String, Failure> {
+    let api = || Api::connect(socket, &args.acting);
+    match &args.command {
         Tenant::Add { name } => {
             output::require_open()?;
             let tenant = name.clone();

@@ -36,8 +36,9 @@ pub use ceiling::{
 pub use error::{Cause, StoreError};
 pub use fields::{Field, FieldPattern};
 pub use model::{
-    ALL, Attachment, Credential, FIRST_CREDENTIAL, Holdings, Identity, Isolation, OnFault, Options,
-    Party, PolicyBytes, PolicyInfo, Role, Selection, Side, Target, Token, TokenDigest, hex,
+    ALL, Attachment, Credential, FIRST_CREDENTIAL, Hashed, Holdings, Identity, Isolation, OnFault,
+    Options, Party, PolicyBytes, PolicyInfo, Role, Selection, Side, Target, Token, TokenDigest,
+    check_method, hex,
 };
 pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -531,6 +532,43 @@ pub(crate) fn check_name(what: &'static str, value: &str) -> Result<(), StoreErr
     })
 }
 
+/// Bytes with their digest. Only [`Hashed::of`] makes it, so the digest is theirs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hashed {
+    digest: [u8; 32],
+    bytes: Arc<[u8]>,
+}
+
+impl Hashed {
+    /// Hashes bytes, which takes a while for large ones.
+    pub fn of(bytes: impl Into<Arc<[u8]>>) -> Hashed {
+        let bytes = bytes.into();
+        let digest = Sha256::digest(&bytes).into();
+        Hashed { digest, bytes }
+    }
+
+    /// The SHA-256 digest.
+    pub fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &Arc<[u8]> {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for Hashed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes, sha256:{}",
+            self.bytes.len(),
+            hex(&self.digest)
+        )
+    }
+}
+
 /// Checks a length in bytes.
 pub(crate) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<(), StoreError> {
     if bytes <= limit {
@@ -554,22 +592,29 @@ fn check_target(target: &Target) -> Result<(), StoreError> {
     if !all(&target.tenant) {
         check_name("tenant", &target.tenant)?;
     }
-    let identifier = |text: &str, dots: bool| {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || (dots && b == b'.');
-        text.len() <= limits::MAX_SERVICE && text.bytes().all(allowed)
-    };
-    let error = |what, value: &str| {
-        Err(StoreError::Identifier {
-            what,
-            value: value.to_owned(),
-        })
-    };
-    let service_ok = !target.service.is_empty() && identifier(&target.service, true);
-    if !service_ok && !all(&target.service) {
-        return error("service", &target.service);
+    let (service, method) = (target.service.as_str(), target.method.as_str());
+    if service.is_empty() || (all(service) && !method.is_empty()) {
+        let (what, value) = match service.is_empty() {
+            true => ("service", service),
+            false => ("method", method),
+        };
+        let value = value.to_owned();
+        return Err(StoreError::Identifier { what, value });
     }
-    if !identifier(&target.method, false) || (all(&target.service) && !target.method.is_empty()) {
-        return error("method", &target.method);
+    check_method(if all(service) { "" } else { service }, method)
+}
+
+/// Checks the names of a service and a method, each of which may be empty.
+///
+/// # Errors
+/// One isn't an identifier of protobuf, or is too long.
+pub fn check_method(service: &str, method: &str) -> Result<(), StoreError> {
+    for (what, value, dots) in [("service", service, true), ("method", method, false)] {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || (dots && b == b'.');
+        if value.len() > limits::MAX_SERVICE || !value.bytes().all(allowed) {
+            let value = value.to_owned();
+            return Err(StoreError::Identifier { what, value });
+        }
     }
     Ok(())
 }

@@ -281,13 +281,12 @@ pub(crate) fn use_module(
     change: &WriteTransaction,
     digest: Digest,
     wasm: &[u8],
+    size: u64,
 ) -> Result<(), StoreError> {
     let mut modules = change.open_table(MODULES)?;
     let users = modules.get(digest)?.map_or(0, |row| row.value().0);
     modules.insert(digest, (users + 1, wasm))?;
-    change
-        .open_table(SIZES)?
-        .insert(digest, wasm.len() as u64)?;
+    change.open_table(SIZES)?.insert(digest, size)?;
     Ok(())
 }
 

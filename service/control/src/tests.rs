@@ -15,9 +15,9 @@ use sha2::{Digest as _, Sha256};
 use crate::audit::{self, Actor, Event};
 use crate::{
     ALL, Approval, ApprovalState, Attachment, Candidate, Cause, Change, Credential, DocumentSet,
-    FIRST_CREDENTIAL, Identity, NewApproval, NewDecision, Options, Owner, Party, PolicyInfo,
-    PolicyVersion, Role, Selection, Side, Slot, SlotError, Snapshot, Store, StoreError, Target,
-    Token, TokenDigest, Trial, WantedCredential, hex, limits,
+    FIRST_CREDENTIAL, Hashed, Identity, NewApproval, NewDecision, Options, Owner, Party,
+    PolicyInfo, PolicyVersion, Role, Selection, Side, Slot, SlotError, Snapshot, Store, StoreError,
+    Target, Token, TokenDigest, Trial, WantedCredential, hex, limits,
 };
 
 const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
@@ -1894,7 +1894,7 @@ fn several_changes_are_made_together_or_not_at_all() {
             name: "acl".to_owned(),
             version: number,
         },
-        wasm: b"module".as_slice().into(),
+        module: Hashed::of(b"module".as_slice()),
         config: None,
     };
     let set = DocumentSet {
@@ -1953,6 +1953,59 @@ fn several_changes_are_made_together_or_not_at_all() {
     let found = store.snapshot(None, Some(&set)).unwrap();
     assert!(found.applied.is_empty());
     store.check_invariants();
+}
+
+#[test]
+fn a_credential_that_documents_change_keeps_the_grace_of_its_former_token() {
+    let store = acme();
+    let of = owner("acme");
+    let day = Duration::from_secs(86_400);
+    let first = store
+        .add_credential(ADMIN, &of, "ci", Role::Viewer, None)
+        .unwrap();
+    let second = store.rotate_credential(ADMIN, &of, "ci", day).unwrap();
+    let set = |role, token, expires| Change::SetCredential {
+        tenant: "acme".to_owned(),
+        name: "ci".to_owned(),
+        wanted: WantedCredential {
+            role,
+            token,
+            expires,
+        },
+    };
+    let role_of = |token: &Token| {
+        let found = store.identity_of(&token.digest()).unwrap();
+        found.map(|found| found.role)
+    };
+    let until = || {
+        let found = store.credentials(&of).unwrap();
+        let ci = found.iter().find(|its| its.name == "ci").unwrap();
+        ci.former_until
+    };
+    let grace = until().unwrap();
+    let change = |one| {
+        store.change_all(&ADMIN, &[one]).unwrap();
+        store.check_invariants();
+    };
+    // Without a token in the documents, and with the one that it has.
+    for (role, token) in [(Role::Owner, None), (Role::Viewer, Some(second.digest()))] {
+        change(set(role, token, None));
+        assert_eq!(role_of(&first), Some(role), "the former token");
+        assert_eq!(role_of(&second), Some(role));
+        assert_eq!(until(), Some(grace));
+    }
+    // A later end lengthens no grace, and an earlier one shortens it.
+    let now = std::time::SystemTime::now();
+    change(set(Role::Viewer, None, Some(now + day * 9)));
+    assert_eq!(until(), Some(grace));
+    change(set(Role::Viewer, None, Some(now + day / 2)));
+    assert!(until().unwrap() < grace);
+    assert_eq!(role_of(&first), Some(Role::Viewer));
+    // Another token ends both.
+    let third = TokenDigest::from_bytes([3; 32]);
+    change(set(Role::Viewer, Some(third), None));
+    assert_eq!((role_of(&first), role_of(&second)), (None, None));
+    assert_eq!(until(), None);
 }
 
 #[test]

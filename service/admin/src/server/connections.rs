@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -18,8 +19,9 @@ use tonic::transport::server::Connected;
 
 use super::tls::Tls;
 use crate::limits::{
-    ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, OPERATORS_CONNECTIONS, PREFACE_TIME,
-    REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK,
+    ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, KNOWN_NETWORKS, KNOWN_TIME,
+    OPERATORS_CONNECTIONS, PREFACE_TIME, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK,
+    REMOTE_KNOWN_CONNECTIONS, STRANGER_LAST, STRANGER_REQUESTS, STRANGER_TIME,
 };
 use crate::status::Status;
 
@@ -88,13 +90,24 @@ impl std::fmt::Display for Origin {
     }
 }
 
+/// Who wants a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// Anybody.
+    Anybody,
+    /// A client of a network that has lately proved who it is.
+    Known,
+    /// An operator's process.
+    Operator,
+}
+
 /// How many of something there may be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Most {
     /// In all.
     pub(super) all: usize,
-    /// Of those, the ones that only operators' processes get.
-    pub(super) operators: usize,
+    /// Of those, the ones that not anybody gets.
+    pub(super) kept: usize,
     /// Of one origin that isn't an operator's process.
     pub(super) of_origin: usize,
 }
@@ -141,15 +154,16 @@ impl Places {
 
 impl Place {
     /// `None`: there is no room for another one of this origin.
-    pub(super) fn take(places: &Arc<Places>, origin: Origin, is_operator: bool) -> Option<Place> {
+    pub(super) fn take(places: &Arc<Places>, origin: Origin, claim: Claim) -> Option<Place> {
         let (most, mut taken) = (places.most, places.taken());
-        let all = match is_operator {
-            true => most.all,
-            false => most.all - most.operators,
+        let all = match claim {
+            Claim::Known | Claim::Operator => most.all,
+            Claim::Anybody => most.all - most.kept,
         };
         if taken.all >= all {
             return None;
         }
+        let is_operator = claim == Claim::Operator;
         if !is_operator {
             let its = taken.of_origins.entry(origin).or_default();
             if *its >= most.of_origin {
@@ -180,6 +194,131 @@ impl Drop for Place {
     }
 }
 
+/// Networks that have lately proved who they are.
+#[derive(Debug, Default)]
+struct Known(Mutex<HashMap<Origin, Instant>>);
+
+impl Known {
+    fn has(&self, origin: Origin, now: Instant) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = known.get(&origin).copied();
+        last.is_some_and(|last| now.saturating_duration_since(last) < KNOWN_TIME)
+    }
+
+    fn note(&self, origin: Origin, now: Instant) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.contains_key(&origin)
+            && known.len() >= KNOWN_NETWORKS
+            && let Some(oldest) = known.iter().min_by_key(|(_, last)| **last)
+        {
+            let oldest = *oldest.0;
+            known.remove(&oldest);
+        }
+        known.insert(origin, now);
+    }
+}
+
+/// A client of a connection, and what it has proved so far.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    peer: Peer,
+    /// Of a client on the network.
+    stranger: Option<Arc<Stranger>>,
+}
+
+/// A client on the network, who is unknown until a request says who it is.
+#[derive(Debug)]
+struct Stranger {
+    known: Arc<Known>,
+    state: Mutex<Proved>,
+}
+
+#[derive(Debug)]
+struct Proved {
+    is_known: bool,
+    /// Requests that have begun while it is unknown.
+    requests: u32,
+    /// When its connection ends if it is still unknown then.
+    ends: Instant,
+}
+
+impl Stranger {
+    fn new(known: Arc<Known>) -> Arc<Stranger> {
+        let state = Mutex::new(Proved {
+            is_known: false,
+            requests: 0,
+            ends: Instant::now() + STRANGER_TIME,
+        });
+        Arc::new(Stranger { known, state })
+    }
+
+    fn state(&self) -> MutexGuard<'_, Proved> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Client {
+    /// A process of this host, whose user the kernel knows.
+    pub(super) fn process(uid: u32, pid: i32) -> Client {
+        Client {
+            peer: Peer::Process { uid, pid },
+            stranger: None,
+        }
+    }
+
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// A request begins.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED: too many of the connection have proved nothing.
+    pub(super) fn begins(&self) -> Result<(), Status> {
+        let Some(stranger) = &self.stranger else {
+            return Ok(());
+        };
+        let mut state = stranger.state();
+        if state.is_known {
+            return Ok(());
+        }
+        state.requests = state.requests.saturating_add(1);
+        if state.requests == STRANGER_REQUESTS {
+            state.ends = state.ends.min(Instant::now() + STRANGER_LAST);
+        }
+        if state.requests <= STRANGER_REQUESTS {
+            return Ok(());
+        }
+        let text = format!(
+            "this connection has sent {STRANGER_REQUESTS} requests without a valid token or certificate, which is the limit: connect again"
+        );
+        Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
+    }
+
+    /// A request has proved who the client is.
+    pub(super) fn is_known(&self) {
+        if let Some(stranger) = &self.stranger {
+            stranger.state().is_known = true;
+            stranger.known.note(self.peer.origin(), Instant::now());
+        }
+    }
+
+    /// A request has a token or certificate that isn't valid. If an earlier one was, it may have
+    /// ended: the client begins anew.
+    pub(super) fn is_unknown(&self) {
+        if let Some(stranger) = &self.stranger {
+            let mut state = stranger.state();
+            if state.is_known {
+                *state = Proved {
+                    is_known: false,
+                    requests: 1,
+                    ends: Instant::now() + STRANGER_TIME,
+                };
+            }
+        }
+    }
+}
+
 /// Bytes of a client, whatever carries them.
 trait Bytes: AsyncRead + AsyncWrite + Send {}
 
@@ -188,7 +327,9 @@ impl<T: AsyncRead + AsyncWrite + Send> Bytes for T {}
 /// A connection with its place.
 pub(super) struct Connection {
     stream: Pin<Box<dyn Bytes>>,
-    peer: Peer,
+    client: Client,
+    /// Of a client on the network: when it ends, while the client is unknown.
+    unknown: Option<Pin<Box<Sleep>>>,
     /// Until HTTP/2's preface has come, and how much of it is missing. From then on, the server's
     /// pings find a dead client.
     silent: Option<(Pin<Box<Sleep>>, usize)>,
@@ -200,12 +341,36 @@ pub(super) struct Connection {
 pub(super) type Accepted = ReceiverStream<io::Result<Connection>>;
 
 impl Connection {
-    fn new(stream: impl Bytes + 'static, peer: Peer, place: Place) -> Connection {
+    fn new(stream: impl Bytes + 'static, client: Client, place: Place) -> Connection {
+        let unknown = client.stranger.as_ref();
+        let unknown = unknown.map(|stranger| {
+            let ends = stranger.state().ends;
+            Box::pin(tokio::time::sleep_until(ends.into()))
+        });
         Connection {
             stream: Box::pin(stream),
-            peer,
+            client,
+            unknown,
             silent: Some((Box::pin(tokio::time::sleep(PREFACE_TIME)), PREFACE_BYTES)),
             _place: place,
+        }
+    }
+
+    /// Fails when the client had its time to say who it is, whatever it sends or reads.
+    fn require_known(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let (Some(sleep), Some(stranger)) = (&mut self.unknown, &self.client.stranger) else {
+            return Ok(());
+        };
+        let Proved { is_known, ends, .. } = *stranger.state();
+        if is_known {
+            return Ok(());
+        }
+        if sleep.deadline() != ends.into() {
+            sleep.as_mut().reset(ends.into());
+        }
+        match sleep.as_mut().poll(cx) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
         }
     }
 }
@@ -215,7 +380,7 @@ pub(super) fn of_processes(listener: UnixListener, is_operator: fn(u32) -> bool)
     let (sender, receiver) = mpsc::channel(1);
     let places = Places::new(Most {
         all: CONNECTIONS,
-        operators: OPERATORS_CONNECTIONS,
+        kept: OPERATORS_CONNECTIONS,
         of_origin: CONNECTIONS_PER_USER,
     });
     tokio::spawn(async move {
@@ -233,10 +398,14 @@ pub(super) fn of_processes(listener: UnixListener, is_operator: fn(u32) -> bool)
                 continue;
             };
             let (uid, pid) = (credentials.uid(), credentials.pid().unwrap_or(0));
-            let Some(place) = Place::take(&places, Origin::User(uid), is_operator(uid)) else {
+            let claim = match is_operator(uid) {
+                true => Claim::Operator,
+                false => Claim::Anybody,
+            };
+            let Some(place) = Place::take(&places, Origin::User(uid), claim) else {
                 continue;
             };
-            let connection = Connection::new(stream, Peer::Process { uid, pid }, place);
+            let connection = Connection::new(stream, Client::process(uid, pid), place);
             if sender.send(Ok(connection)).await.is_err() {
                 return;
             }
@@ -251,9 +420,10 @@ pub(super) fn of_the_network(listener: TcpListener, tls: Option<Tls>) -> Accepte
     let (sender, receiver) = mpsc::channel(1);
     let places = Places::new(Most {
         all: REMOTE_CONNECTIONS,
-        operators: 0,
+        kept: REMOTE_KNOWN_CONNECTIONS,
         of_origin: REMOTE_CONNECTIONS_PER_NETWORK,
     });
+    let known = Arc::<Known>::default();
     tokio::spawn(async move {
         loop {
             let accepted = tokio::select! {
@@ -265,14 +435,19 @@ pub(super) fn of_the_network(listener: TcpListener, tls: Option<Tls>) -> Accepte
                 continue;
             };
             let address = from.ip().to_canonical();
-            let Some(place) = Place::take(&places, Origin::of(address), false) else {
+            let origin = Origin::of(address);
+            let claim = match known.has(origin, Instant::now()) {
+                true => Claim::Known,
+                false => Claim::Anybody,
+            };
+            let Some(place) = Place::take(&places, origin, claim) else {
                 continue;
             };
             // Small answers wait for nothing.
             let _as_it_is = stream.set_nodelay(true);
-            let (tls, sender) = (tls.clone(), sender.clone());
+            let (tls, sender, known) = (tls.clone(), sender.clone(), Arc::clone(&known));
             tokio::spawn(async move {
-                if let Some(connection) = secured(stream, address, tls, place).await {
+                if let Some(connection) = secured(stream, (address, known), tls, place).await {
                     let _nobody_takes_it = sender.send(Ok(connection)).await;
                 }
             });
@@ -284,25 +459,26 @@ pub(super) fn of_the_network(listener: TcpListener, tls: Option<Tls>) -> Accepte
 /// The connection after its handshake, or without one.
 async fn secured(
     stream: TcpStream,
-    address: IpAddr,
+    (address, known): (IpAddr, Arc<Known>),
     tls: Option<Tls>,
     place: Place,
 ) -> Option<Connection> {
+    let client = |names| Client {
+        peer: Peer::Remote { address, names },
+        stranger: Some(Stranger::new(known)),
+    };
     let Some(tls) = tls else {
-        let names = Arc::default();
-        let peer = Peer::Remote { address, names };
-        return Some(Connection::new(stream, peer, place));
+        return Some(Connection::new(stream, client(Arc::default()), place));
     };
     let (stream, names) = tls.accept(stream, address).await?;
-    let peer = Peer::Remote { address, names };
-    Some(Connection::new(stream, peer, place))
+    Some(Connection::new(stream, client(names), place))
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Peer;
+    type ConnectInfo = Client;
 
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
+    fn connect_info(&self) -> Client {
+        self.client.clone()
     }
 }
 
@@ -313,6 +489,9 @@ impl AsyncRead for Connection {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let connection = self.get_mut();
+        if let Err(error) = connection.require_known(cx) {
+            return Poll::Ready(Err(error));
+        }
         let before = into.filled().len();
         let read = connection.stream.as_mut().poll_read(cx, into);
         if let Some((silent, missing)) = &mut connection.silent {
@@ -333,7 +512,12 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().stream.as_mut().poll_write(cx, bytes)
+        let connection = self.get_mut();
+        // A client that reads nothing isn't read from, either.
+        if let Err(error) = connection.require_known(cx) {
+            return Poll::Ready(Err(error));
+        }
+        connection.stream.as_mut().poll_write(cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -349,6 +533,42 @@ impl AsyncWrite for Connection {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn some_places_are_for_those_who_are_known() {
+        let places = Places::new(Most {
+            all: 4,
+            kept: 2,
+            of_origin: 2,
+        });
+        let take = |user, claim| Place::take(&places, Origin::User(user), claim);
+        let anybody = [1, 2].map(|user| take(user, Claim::Anybody).unwrap());
+        assert!(take(3, Claim::Anybody).is_none(), "the rest is kept");
+        let known = [4, 4].map(|user| take(user, Claim::Known).unwrap());
+        drop(anybody);
+        assert!(take(4, Claim::Known).is_none(), "one origin has so many");
+        let _operators = [5, 5].map(|user| take(user, Claim::Operator).unwrap());
+        assert!(take(5, Claim::Operator).is_none(), "there are no more");
+        drop(known);
+    }
+
+    #[test]
+    fn so_many_networks_are_known_for_so_long() {
+        let (known, start) = (Known::default(), Instant::now());
+        let second = std::time::Duration::from_secs(1);
+        for user in 0..KNOWN_NETWORKS as u32 {
+            known.note(Origin::User(user), start + second * user);
+        }
+        known.note(Origin::User(0), start + KNOWN_TIME);
+        let now = start + KNOWN_TIME;
+        assert!(known.has(Origin::User(0), now));
+        assert!(known.has(Origin::User(1), now));
+        assert!(!known.has(Origin::User(1), now + second), "a day ago");
+        known.note(Origin::User(u32::MAX), now);
+        assert!(known.has(Origin::User(u32::MAX), now));
+        assert!(!known.has(Origin::User(1), now), "it was the oldest");
+        assert!(known.has(Origin::User(2), now));
+    }
 
     #[test]
     fn an_origin_is_a_user_or_what_one_client_has_on_the_network() {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::client::Client;
 use crate::limits::{CONNECTIONS_PER_USER, MAX_STATUS_BYTES};
+use crate::status::Secret;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -26,8 +27,8 @@ fn served(is_operator: fn(u32) -> bool, answer: impl Fn(Call) + Send + 'static) 
     let (server, mut calls) =
         Server::start(vec![Listener::Processes(listener)], is_operator).unwrap();
     std::thread::spawn(move || {
-        while let Some(call) = calls.blocking_recv() {
-            answer(call);
+        while let Some(incoming) = calls.blocking_recv() {
+            answered(incoming, &answer);
         }
     });
     Served {
@@ -35,6 +36,26 @@ fn served(is_operator: fn(u32) -> bool, answer: impl Fn(Call) + Send + 'static) 
         _directory: directory,
         _server: server,
     }
+}
+
+/// Lets everybody in but the bearers of `tg_wrong` and, with `tg_viewer`, pushes.
+fn answered(incoming: Incoming, answer: &impl Fn(Call)) {
+    let Header { caller, row, reply } = match incoming {
+        Incoming::Call(call) => return answer(call),
+        Incoming::Header(header) => header,
+    };
+    let token = caller.token.as_ref().map(Secret::reveal);
+    let is_push = row.is_some_and(|row| row.method == "PushPolicy");
+    let admission = match (token, is_push) {
+        (Some("tg_wrong"), _) => {
+            Admission::Unknown(Status::new(Code::UNAUTHENTICATED, "the token is wrong"))
+        }
+        (Some("tg_viewer"), true) => {
+            Admission::MayNot(Status::new(Code::PERMISSION_DENIED, "viewers may not push"))
+        }
+        _ => Admission::May,
+    };
+    let _gone = reply.send(admission);
 }
 
 impl Served {
@@ -106,6 +127,32 @@ fn a_request_reaches_the_daemon_with_its_caller_and_the_answer_comes_back() {
 }
 
 #[test]
+fn a_request_that_may_not_come_never_reaches_the_daemon() {
+    let served = served(everybody, |call| match call.ask {
+        Ask::ListTenants(_) => by_rote(call),
+        other => panic!("it came: {other:?}"),
+    });
+    let push = |token| {
+        let order = PushOrder {
+            parts: [(1, vec![0; PUSH_BYTES])].into(),
+            ..PushOrder::default()
+        };
+        let client = served.client(Some(token));
+        client.push(order, |_step| {}).unwrap_err()
+    };
+    let wrong = push("tg_wrong");
+    assert_eq!(wrong.code, Code::UNAUTHENTICATED, "{wrong}");
+    let viewer = push("tg_viewer");
+    assert_eq!(viewer.code, Code::PERMISSION_DENIED, "{viewer}");
+    let wrong = served.client(Some("tg_wrong")).ask(ListTenantsRequest {});
+    assert_eq!(wrong.unwrap_err().message, "the token is wrong");
+    served
+        .client(Some("tg_viewer"))
+        .ask(ListTenantsRequest {})
+        .unwrap();
+}
+
+#[test]
 fn a_long_message_is_cut_and_stays_on_one_line() {
     let served = served(everybody, by_rote);
     let client = served.client(None);
@@ -133,15 +180,11 @@ fn a_malformed_authorization_is_refused() {
         (vec!["Basic tg_x"], "isn't a bearer's token"),
         (vec!["Bearer tg_x", "Bearer tg_y"], "is there twice"),
     ] {
-        let mut request = Request::new(());
-        request
-            .extensions_mut()
-            .insert(Peer::Process { uid: 1, pid: 1 });
+        let mut headers = tonic::codegen::http::HeaderMap::new();
         for value in values {
-            let value = value.parse().unwrap();
-            request.metadata_mut().append("authorization", value);
+            headers.append("authorization", value.parse().unwrap());
         }
-        let refused = caller(&request).unwrap_err();
+        let refused = gate::token(&headers).unwrap_err();
         assert_eq!(refused.code, Code::UNAUTHENTICATED);
         assert!(refused.message.contains(words), "{refused}");
         assert!(!refused.message.contains("tg_x"), "{refused}");
@@ -210,12 +253,12 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
             most_age: None,
             pushes: Places::new(Most {
                 all: PUSHES,
-                operators: PUSHES,
+                kept: PUSHES,
                 of_origin: PUSHES_PER_USER,
             }),
             applies: Places::new(Most {
                 all: APPLIES,
-                operators: APPLIES,
+                kept: APPLIES,
                 of_origin: APPLIES_PER_USER,
             }),
         }
@@ -374,8 +417,8 @@ fn secured(answer: impl Fn(Call) + Send + 'static) -> (std::net::SocketAddr, Str
     let listeners = vec![Listener::Network(listener, Some(tls))];
     let (server, mut calls) = Server::start(listeners, nobody).unwrap();
     std::thread::spawn(move || {
-        while let Some(call) = calls.blocking_recv() {
-            answer(call);
+        while let Some(incoming) = calls.blocking_recv() {
+            answered(incoming, &answer);
         }
     });
     (address, certificate, server)

@@ -256,8 +256,9 @@ pub struct WantedCredential {
     pub expires: Option<SystemTime>,
 }
 
-/// Adds a credential, or gives it this role, end and token. Another token ends the former one at
-/// once. Returns the event and the details of the record.
+/// Adds a credential, or gives it this role, end and token. Another token ends all earlier ones at
+/// once. If it keeps its token, a former one keeps its grace. Returns the event and the details of
+/// the record.
 pub(super) fn set_credential(
     change: &WriteTransaction,
     tenant: &str,
@@ -277,20 +278,37 @@ pub(super) fn set_credential(
         }
         row
     };
-    let known = known.map(|_| forget(change, owner, name)).transpose()?;
-    let before = known.as_ref().map(|known| known.0);
+    let before = known.map(|(digest, ..)| digest);
     let token = wanted.token.or(before.map(TokenDigest));
     let token = token.ok_or_else(|| StoreError::NoToken {
         tenant: tenant.to_owned(),
         credential: name.to_owned(),
     })?;
+    let former = match known {
+        Some((digest, .., Some(former))) if digest == token.0 => Some(former),
+        _ => None,
+    };
+    let grace = {
+        let tokens = change.open_table(TOKENS)?;
+        let row = former.map(|former| tokens.get(former)).transpose()?;
+        row.flatten().map(|row| row.value().2)
+    };
+    if known.is_some() {
+        forget(change, owner, name)?;
+    }
     if change.open_table(TOKENS)?.get(token.0)?.is_some() {
         return Err(StoreError::TokenTaken {
             tenant: tenant.to_owned(),
             credential: name.to_owned(),
         });
     }
-    put_credential(change, (owner, name, wanted.role), token, end, None)?;
+    let former = former.zip(grace);
+    let its = (owner, name, wanted.role);
+    put_credential(change, its, token, end, former.map(|(digest, _)| digest))?;
+    if let Some((digest, until)) = former {
+        let mut tokens = change.open_table(TOKENS)?;
+        tokens.insert(digest, (tenant, name, until.min(end)))?;
+    }
     let event = match before {
         None => Event::CredentialAdd,
         Some(before) if before != token.0 => Event::CredentialRotate,

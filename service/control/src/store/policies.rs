@@ -9,7 +9,8 @@ use crate::check::{check_module, module_lost, sha256};
 use crate::error::{StoreError, full, no_policy};
 use crate::limits;
 use crate::model::{
-    Attachment, PolicyBytes, PolicyInfo, Selection, check_attachment, check_name, check_size, hex,
+    Attachment, Hashed, PolicyBytes, PolicyInfo, Selection, check_attachment, check_name,
+    check_size, hex,
 };
 use crate::policy::{Owner, PolicyVersion};
 use crate::rows::{
@@ -34,8 +35,11 @@ impl Store {
         wasm: &[u8],
         config: Option<&[u8]>,
     ) -> Result<PolicyVersion, StoreError> {
+        // Before the transaction, which others wait for.
+        let (module, config) = (Hashed::of(wasm), config.map(Hashed::of));
         self.change(|change| {
-            let (pushed, details) = push(change, owner, (name, None), wasm, config)?;
+            let content = (&module, config.as_ref(), Keeps::All);
+            let (pushed, details) = push(change, owner, (name, None), content)?;
             Ok((pushed, note(actor, Event::Push, details)))
         })
     }
@@ -171,22 +175,28 @@ impl Store {
     }
 }
 
+/// What a transaction writes of versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    All,
+    /// All but the bytes of modules. Such a transaction is aborted.
+    NoModules,
+}
+
 /// Stores a version: with this number, which has never been given out, or the next one. Returns it,
 /// and the details of the record.
 pub(super) fn push(
     change: &WriteTransaction,
     owner: &Owner,
     (name, number): (&str, Option<u32>),
-    wasm: &[u8],
-    config: Option<&[u8]>,
+    (module, config, keeps): (&Hashed, Option<&Hashed>, Keeps),
 ) -> Result<(PolicyVersion, Value), StoreError> {
+    let wasm = module.bytes();
+    let config_bytes = config.map(|config| &**config.bytes());
+    let config_len = config_bytes.map_or(0, <[u8]>::len);
     check_name("policy", name)?;
     check_size("module", wasm.len(), limits::MAX_MODULE_BYTES)?;
-    check_size(
-        "configuration",
-        config.map_or(0, <[u8]>::len),
-        limits::MAX_CONFIG_BYTES,
-    )?;
+    check_size("configuration", config_len, limits::MAX_CONFIG_BYTES)?;
     require_owner(change, owner)?;
     let key = owner.key();
     let mut counters = change.open_table(COUNTERS)?;
@@ -215,17 +225,21 @@ pub(super) fn push(
         });
     }
     make_room(change, owner, name)?;
-    let bytes = wasm.len() + config.map_or(0, <[u8]>::len);
+    let bytes = wasm.len() + config_len;
     check_versions(change, owner, bytes as u64)?;
     counters.insert((key, name), pushed.version)?;
-    let digest = sha256(wasm);
-    use_module(change, digest, wasm)?;
+    let digest = *module.digest();
+    let kept = match keeps {
+        Keeps::All => &**wasm,
+        Keeps::NoModules => &[],
+    };
+    use_module(change, digest, kept, wasm.len() as u64)?;
     change
         .open_table(POLICIES)?
-        .insert((key, name, pushed.version), (digest, config))?;
+        .insert((key, name, pushed.version), (digest, config_bytes))?;
     let details = json!({
         "owner": owner.to_string(), "policy": pushed.to_string(), "module": hex(&digest), "bytes": wasm.len(),
-        "configuration": config.map(|config| hex(&sha256(config))),
+        "configuration": config.map(|config| hex(config.digest())),
     });
     Ok((pushed, details))
 }

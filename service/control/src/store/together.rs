@@ -5,13 +5,13 @@ use serde_json::Value;
 use super::applied::{AppliedObject, DocumentSet, remember};
 use super::ceilings::change_values;
 use super::credentials::{WantedCredential, revoke, set_credential};
-use super::policies::{delete, detach, push, put_checked};
+use super::policies::{Keeps, delete, detach, push, put_checked};
 use super::settings::change_settings;
 use super::{Store, note, tenants};
 use crate::audit::{Actor, Event};
 use crate::error::StoreError;
 use crate::limits;
-use crate::model::{Attachment, Selection, Target};
+use crate::model::{Attachment, Hashed, Selection, Target};
 use crate::policy::{Owner, PolicyVersion};
 
 /// One of several changes.
@@ -64,9 +64,9 @@ pub enum Change {
         /// Its name and number.
         policy: PolicyVersion,
         /// The validated module.
-        wasm: std::sync::Arc<[u8]>,
+        module: Hashed,
         /// Its configuration.
-        config: Option<std::sync::Arc<[u8]>>,
+        config: Option<Hashed>,
     },
     /// A version is deleted.
     DeleteVersion {
@@ -124,14 +124,15 @@ impl Store {
         self.write(true, |change| {
             let mut notes = Vec::new();
             for one in changes {
-                let made = make(change, one)?;
+                let made = make(change, one, Keeps::All)?;
                 notes.extend(made.map(|(event, details)| note(actor.clone(), event, details)));
             }
             Ok(((), notes))
         })
     }
 
-    /// Whether [`change_all`](Self::change_all) would make these changes.
+    /// Whether [`change_all`](Self::change_all) would make these changes. Modules aren't written: a
+    /// try of large ones takes no longer than one of small ones.
     ///
     /// # Errors
     /// It wouldn't, for this reason.
@@ -140,7 +141,7 @@ impl Store {
         let change = self.database.begin_write(true)?;
         let tried = changes
             .iter()
-            .try_for_each(|one| make(&change, one).map(drop));
+            .try_for_each(|one| make(&change, one, Keeps::NoModules).map(drop));
         if !matches!(&tried, Err(error) if error.needs_reopening()) {
             change.abort()?;
         }
@@ -163,6 +164,7 @@ fn check_count(changes: &[Change]) -> Result<(), StoreError> {
 fn make(
     change: &redb::WriteTransaction,
     one: &Change,
+    keeps: Keeps,
 ) -> Result<Option<(Event, Value)>, StoreError> {
     Ok(Some(match one {
         Change::Record { event, details } => (*event, details.clone()),
@@ -186,11 +188,12 @@ fn make(
         Change::Push {
             owner,
             policy,
-            wasm,
+            module,
             config,
         } => {
             let number = (policy.name.as_str(), Some(policy.version));
-            let (_, details) = push(change, owner, number, wasm, config.as_deref())?;
+            let content = (module, config.as_ref(), keeps);
+            let (_, details) = push(change, owner, number, content)?;
             (Event::Push, details)
         }
         Change::DeleteVersion { owner, policy } => {

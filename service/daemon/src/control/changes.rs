@@ -3,6 +3,8 @@
 //! Invariant: the lock is held while tenants, policies in force, settings or runtimes change.
 //! Reads, records of the audit log, and the addition of a tenant or a version need no lock.
 
+use std::sync::Arc;
+
 use tokio::sync::{Mutex, MutexGuard};
 use tollgate_control::audit::Actor;
 use tollgate_control::{Owner, Store, StoreError};
@@ -13,7 +15,7 @@ use crate::control::refusals::store_failed;
 
 /// The stored state, and the lock of its changes.
 pub(super) struct Changes {
-    store: Store,
+    store: Arc<Store>,
     /// One administrative change at a time.
     changing: Mutex<()>,
 }
@@ -24,7 +26,26 @@ pub(super) type OneAtATime<'c> = MutexGuard<'c, ()>;
 impl Changes {
     pub(super) fn new(store: Store) -> Changes {
         let changing = Mutex::new(());
+        let store = Arc::new(store);
         Changes { store, changing }
+    }
+
+    /// Uses the store on a blocking thread. What may write there holds the lock of changes: others
+    /// then wait for the lock, and not on their thread for the file.
+    ///
+    /// # Errors
+    /// As for what it does; INTERNAL: it panicked.
+    pub(super) async fn on_blocking_thread<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let store = Arc::clone(&self.store);
+        let done = tokio::task::spawn_blocking(move || look(&store));
+        let done = done.await.map_err(|error| {
+            let text = format!("using the stored state failed: {error}");
+            Status::new(Code::INTERNAL, text)
+        })?;
+        done.map_err(|error| store_failed(&error))
     }
 
     pub(super) fn store(&self) -> &Store {

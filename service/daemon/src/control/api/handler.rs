@@ -436,7 +436,7 @@ impl Handler for Api {
     async fn apply_state(&self, request: Authorized<ApplyOrder>) -> Result<ApplyStateResponse> {
         let order = request.into_request();
         self.require(&order.header.tenant)?;
-        let wanted = objects::wanted(order, &self.actor)?;
+        let wanted = objects::wanted(order, &self.actor).await?;
         let applied = desired::apply(&self.control, self.actor.clone(), wanted).await;
         let (changed, warnings) = applied.map_err(refused)?;
         Ok(ApplyStateResponse {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   tollgate-admin's server, on threads of its own      socket.rs: the file of its listener
-//!        │ Call: caller, request                       remote.rs: the network, with TLS
+//!        │ Header: caller, path; then                  remote.rs: the network, with TLS
+//!        │ Call: caller, request
 //!        ▼
 //!   serve ── principal.rs: who it is ── paces.rs: a tenant waits for its turn
 //!        └── carry_out: may it? ── handler.rs: the request in the control plane's words (words.rs,
@@ -26,8 +27,8 @@ mod words;
 use std::rc::Rc;
 
 use tokio::sync::mpsc::Receiver;
-use tollgate_admin::server::{Call, Listener, Server};
-use tollgate_admin::{Operation, Principal, Reach, Status, carry_out};
+use tollgate_admin::server::{Admission, Call, Header, Incoming, Listener, Server};
+use tollgate_admin::{Operation, Principal, Reach, Status, carry_out, may_send};
 
 use crate::control::api::handler::Api;
 use crate::control::api::paces::Kind;
@@ -43,50 +44,78 @@ pub(in crate::control) fn start(
     control: &Rc<Control>,
     listeners: Vec<Listener>,
 ) -> std::io::Result<Server> {
-    let (server, calls) = Server::start(listeners, is_operator)?;
-    tokio::task::spawn_local(serve(Rc::clone(control), calls));
+    let (server, incoming) = Server::start(listeners, is_operator)?;
+    tokio::task::spawn_local(serve(Rc::clone(control), incoming));
     Ok(server)
 }
 
-async fn serve(control: Rc<Control>, mut calls: Receiver<Call>) {
-    while let Some(call) = calls.recv().await {
+async fn serve(control: Rc<Control>, mut incoming: Receiver<Incoming>) {
+    while let Some(asked) = incoming.recv().await {
         let control = Rc::clone(&control);
-        tokio::task::spawn_local(async move {
-            let Call {
-                caller,
-                ask,
-                mut reply,
-            } = call;
-            let row = ask.row();
-            let admitted = async {
-                let bearer = principal(&control, &caller).await?;
-                // What is refused takes no turn from those who may send it.
-                if row.rights.of(&bearer.principal) == Reach::No {
-                    return Ok((None, bearer));
-                }
-                let kind = kind(&control, &bearer.principal, row)?;
-                let turn = control.paces.turn(&bearer.principal, kind).await?;
-                // The token may have ended meanwhile.
-                Ok::<_, Status>((Some(turn), principal(&control, &caller).await?))
-            };
-            // A request that waits ends with its client.
-            let admitted = tokio::select! {
-                admitted = admitted => admitted,
-                () = reply.closed() => return,
-            };
-            let answered = match admitted {
-                Ok((_turn, Visitor { principal, actor })) => {
-                    let control = Rc::clone(&control);
-                    carry_out(&Api { control, actor }, &principal, ask).await
-                }
-                Err(status) => Err(status),
-            };
-            let _client_gone = reply.send(answered);
-            if control.replacement.is_replaced() {
-                // That was this process's last answer.
-                control.replacement.retire();
-            }
-        });
+        match asked {
+            Incoming::Header(header) => tokio::task::spawn_local(admit(control, header)),
+            Incoming::Call(call) => tokio::task::spawn_local(carried_out(control, call)),
+        };
+    }
+}
+
+/// Whether a request may come whose header has arrived.
+async fn admit(control: Rc<Control>, header: Header) {
+    let Header {
+        caller,
+        row,
+        mut reply,
+    } = header;
+    let found = tokio::select! {
+        found = principal(&control, &caller) => found,
+        () = reply.closed() => return,
+    };
+    let may = |principal: &Principal| match row {
+        Some(row) => may_send(principal, row.method, &row.rights),
+        None => Ok(()),
+    };
+    let admission = match found.map(|visitor| may(&visitor.principal)) {
+        Ok(Ok(())) => Admission::May,
+        Ok(Err(status)) => Admission::MayNot(status),
+        Err(status) => Admission::Unknown(status),
+    };
+    let _client_gone = reply.send(admission);
+}
+
+async fn carried_out(control: Rc<Control>, call: Call) {
+    let Call {
+        caller,
+        ask,
+        mut reply,
+    } = call;
+    let row = ask.row();
+    let admitted = async {
+        let bearer = principal(&control, &caller).await?;
+        // What is refused takes no turn from those who may send it.
+        if row.rights.of(&bearer.principal) == Reach::No {
+            return Ok((None, bearer));
+        }
+        let kind = kind(&control, &bearer.principal, row)?;
+        let turn = control.paces.turn(&bearer.principal, kind).await?;
+        // The token may have ended meanwhile.
+        Ok::<_, Status>((Some(turn), principal(&control, &caller).await?))
+    };
+    // A request that waits ends with its client.
+    let admitted = tokio::select! {
+        admitted = admitted => admitted,
+        () = reply.closed() => return,
+    };
+    let answered = match admitted {
+        Ok((_turn, Visitor { principal, actor })) => {
+            let control = Rc::clone(&control);
+            carry_out(&Api { control, actor }, &principal, ask).await
+        }
+        Err(status) => Err(status),
+    };
+    let _client_gone = reply.send(answered);
+    if control.replacement.is_replaced() {
+        // That was this process's last answer.
+        control.replacement.retire();
     }
 }
 

@@ -9,8 +9,8 @@ use tollgate_admin::proto;
 use tollgate_admin::{ApplyOrder, Status, proto::content_reference};
 use tollgate_control::audit::Actor;
 use tollgate_control::{
-    ALL, Attachment, Candidate, DocumentSet, Isolation, OnFault, Options, Owner, Party, PolicyInfo,
-    Side, Snapshot, Target, TokenDigest, Trial, WantedCredential,
+    ALL, Attachment, Candidate, DocumentSet, Hashed, Isolation, OnFault, Options, Owner, Party,
+    PolicyInfo, Side, Snapshot, Target, TokenDigest, Trial, WantedCredential,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -31,13 +31,23 @@ type Result<T> = std::result::Result<T, Status>;
 /// The name of a set that isn't named.
 const DEFAULT_SET: &str = "default";
 
-/// What documents want, if the caller may want it.
-pub(super) fn wanted(order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
-    let ApplyOrder {
-        header,
-        state,
-        contents,
-    } = order;
+/// What documents want, if the caller may want it. The contents are hashed on a blocking thread:
+/// there may be 64 MiB of them.
+pub(super) async fn wanted(mut order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
+    let contents = std::mem::take(&mut order.contents).into_iter();
+    let hashed = tokio::task::spawn_blocking(move || {
+        let contents = contents.map(|(number, bytes)| (number, Content::Bytes(Hashed::of(bytes))));
+        contents.collect()
+    });
+    let hashed = hashed.await.map_err(|error| {
+        let text = format!("hashing the contents failed: {error}");
+        Status::new(Code::INTERNAL, text)
+    })?;
+    wanted_of(order, hashed, actor)
+}
+
+fn wanted_of(order: ApplyOrder, contents: BTreeMap<u32, Content>, actor: &Actor) -> Result<Wanted> {
+    let ApplyOrder { header, state, .. } = order;
     let by = match actor {
         Actor::Credential { tenant, .. } => Some(tenant.clone()),
         Actor::Admin { .. } | Actor::Operator { .. } | Actor::Daemon => None,
@@ -88,9 +98,6 @@ pub(super) fn wanted(order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
     }
     let (mut known, mut proofs) = (BTreeSet::new(), BTreeMap::new());
     // Equal ones are shared by all that name them.
-    let contents = contents.into_iter();
-    let contents = contents.map(|(number, bytes)| (number, Content::of(bytes)));
-    let contents: BTreeMap<u32, Content> = contents.collect();
     let contents = |number: u32, what: &str| {
         let content = contents.get(&number).cloned();
         content.ok_or_else(|| invalid(format!("{what} names content {number}, which didn't come")))
@@ -126,8 +133,9 @@ pub(super) fn wanted(order: ApplyOrder, actor: &Actor) -> Result<Wanted> {
                 let what = format!("the proof of {words}");
                 match (proofs.get(&number), contents(number, &what)?) {
                     (Some(known), _) => Some(Arc::clone(known)),
-                    (None, Content::Bytes { bytes, .. }) => {
-                        let proof = Arc::new(read_proof(&bytes, &what).map_err(refused)?);
+                    (None, Content::Bytes(hashed)) => {
+                        let proof = read_proof(hashed.bytes(), &what).map_err(refused)?;
+                        let proof = Arc::new(proof);
                         proofs.insert(number, Arc::clone(&proof));
                         Some(proof)
                     }
@@ -486,5 +494,36 @@ fn conditions(options: Options) -> proto::AttachmentOptions {
         max_worse: Some(options.max_worse)
             .filter(|points| *points != default.max_worse)
             .map(u32::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tollgate_admin::APPLY_BYTES;
+
+    use super::*;
+
+    #[test]
+    fn contents_are_hashed_while_others_have_their_turn() {
+        let reactor = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let order = ApplyOrder {
+            contents: [(0, vec![7; APPLY_BYTES])].into(),
+            ..ApplyOrder::default()
+        };
+        let mut turns = 0;
+        reactor.block_on(async {
+            let mut wanted = std::pin::pin!(wanted(order, &Actor::Daemon));
+            loop {
+                tokio::select! {
+                    biased;
+                    done = &mut wanted => return drop(done.unwrap()),
+                    () = tokio::task::yield_now() => turns += 1,
+                }
+            }
+        });
+        assert!(turns > 0);
     }
 }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tollgate_admin::proto::TapCallsRequest as Watched;
-use tollgate_control::Store;
 use tollgate_control::audit::Actor;
+use tollgate_control::{Store, check_method};
 use tollgate_engine::Status;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::status::Code;
@@ -47,6 +47,9 @@ pub(crate) async fn tap(
     request: Watched,
 ) -> Result<Value, Status> {
     if known == 0 {
+        // A name that is none would take a place, and watch nothing.
+        let named = check_method(&request.service, &request.method);
+        named.map_err(|error| store_failed(&error))?;
         let _one_at_a_time = control.changes.begin(actor).await?;
         let store = control.changes.store();
         let id = open(

@@ -4,7 +4,7 @@
 use prost::Message as _;
 use tollgate_admin::proto::{PolicyProof, PushedPolicy};
 use tollgate_control::audit::Actor;
-use tollgate_control::{Isolation, Owner, PolicyVersion};
+use tollgate_control::{Ceiling, Isolation, Owner, PolicyVersion};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Capabilities, Policy, Setup, compat, limits as policy_limits};
 
@@ -71,8 +71,8 @@ pub(crate) async fn push(
     let warning = given.map(|given| given.check(&policy, &name));
     let warning = warning.transpose()?.flatten();
     // A configuration that the policy rejects is rejected now, not when it is attached.
-    let required = ceiling.and_then(|ceiling| ceiling.isolation);
-    try_configuration(control, &actor, &owner, required, policy, config.clone()).await?;
+    let ceiling = ceiling.as_ref();
+    try_configuration(control, &actor, &owner, ceiling, policy, config.clone()).await?;
     control.changes.require_actor(&actor)?;
     let store = control.changes.store();
     let pushed = store.push_policy(actor, &owner, &name, &wasm, config.as_deref());
@@ -115,8 +115,8 @@ pub(in crate::control) fn read_proof(bytes: &[u8], what: &str) -> Result<PolicyP
     proof.map_err(|error| invalid(format!("{what} doesn't parse: {error}")))
 }
 
-/// Checks that a policy accepts its configuration, with a temporary instance: where the owner's
-/// policies run, `required` by its ceiling or as configured.
+/// Checks that a policy accepts its configuration, with a temporary instance under the owner's
+/// ceiling: where the owner's policies run, as the ceiling or the daemon's configuration says.
 ///
 /// # Errors
 /// INVALID_ARGUMENT: the policy rejects it.
@@ -124,15 +124,16 @@ pub(super) async fn try_configuration(
     control: &Control,
     actor: &Actor,
     owner: &Owner,
-    required: Option<Isolation>,
+    ceiling: Option<&Ceiling>,
     policy: Policy,
     config: Option<Vec<u8>>,
 ) -> Result<(), Status> {
+    let required = ceiling.and_then(|ceiling| ceiling.isolation);
     let isolation = required.unwrap_or(control.config().policies.isolation);
     if let (Owner::Tenant(tenant), Isolation::Process) = (owner, isolation) {
-        return control.check_apart(tenant, policy, config).await;
+        return control.check_apart(tenant, ceiling, policy, config).await;
     }
-    let limits = control.limits_of(owner, None, &policy)?;
+    let limits = control.limits_under(ceiling, None, &policy);
     let turn = control.apps.turn_of(actor).await?;
     let checked = turn.on_blocking_thread(move || {
         let setup = Setup {

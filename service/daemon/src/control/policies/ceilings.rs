@@ -24,16 +24,28 @@ impl Control {
             .map_err(|error: StoreError| store_failed(&error))
     }
 
-    /// Limits of an instance of an owner's policy. One that begins with more memory than its
-    /// owner's ceiling has was attached before the ceiling was lowered: it stays, and can't grow.
+    /// Limits of an instance of an owner's policy, under its stored ceiling.
     pub(in crate::control) fn limits_of(
         &self,
         owner: &Owner,
         cpu_us: Option<u32>,
         policy: &Policy,
     ) -> Result<TenantLimits, Status> {
+        let ceiling = self.ceiling_of(owner)?;
+        Ok(self.limits_under(ceiling.as_ref(), cpu_us, policy))
+    }
+
+    /// Limits of an instance of a policy whose owner has this ceiling. One that begins with more
+    /// memory than the ceiling has was attached before the ceiling was lowered: it stays, and can't
+    /// grow.
+    pub(in crate::control) fn limits_under(
+        &self,
+        ceiling: Option<&Ceiling>,
+        cpu_us: Option<u32>,
+        policy: &Policy,
+    ) -> TenantLimits {
         let limits = self.modules.limits_for(&self.config(), cpu_us);
-        Ok(match self.ceiling_of(owner)? {
+        match ceiling {
             None => limits,
             Some(ceiling) => {
                 let most = ceiling.memory_bytes.max(policy.memory_bytes());
@@ -43,7 +55,7 @@ impl Control {
                     ..limits
                 }
             }
-        })
+        }
     }
 
     /// Seconds of compilation per hour that an owner may use; the provider's have no limit.

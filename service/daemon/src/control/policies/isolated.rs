@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tollgate_control::{Attachment, Isolation, Owner, Party};
+use tollgate_control::{Attachment, Ceiling, Isolation, Owner, Party};
 use tollgate_engine::Status;
 use tollgate_policy_host::isolated::{InstanceHandle, InstanceSetup, InstantiateError, Process};
 use tollgate_policy_host::{Policy, TenantLimits};
@@ -74,10 +74,11 @@ impl Control {
         &self,
         attachment: &Attachment,
         loaded: Loaded,
+        ceiling: Option<&Ceiling>,
     ) -> Result<How, Status> {
         let (tenant, options) = (&attachment.target.tenant, &attachment.options);
         let (modules, config) = (&self.modules, self.config());
-        let limits = self.limits_of(&attachment.target.owner(), options.cpu_us, &loaded.policy)?;
+        let limits = self.limits_under(ceiling, options.cpu_us, &loaded.policy);
         let setup = if options.fresh {
             limits.fuel_for_setup
         } else {
@@ -115,6 +116,7 @@ impl Control {
     pub(crate) async fn check_apart(
         &self,
         tenant: &str,
+        ceiling: Option<&Ceiling>,
         policy: Policy,
         config: Option<Vec<u8>>,
     ) -> Result<(), Status> {
@@ -123,8 +125,7 @@ impl Control {
         if policy.manifest().compat().is_some() {
             return Ok(());
         }
-        let owner = Owner::Tenant(tenant.to_owned());
-        let limits = self.limits_of(&owner, None, &policy)?;
+        let limits = self.limits_under(ceiling, None, &policy);
         let wanted = Wanted {
             loaded: Loaded {
                 policy,

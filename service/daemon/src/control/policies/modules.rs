@@ -158,7 +158,7 @@ impl Modules {
     }
 
     /// A recently used compiled module.
-    fn compiled(&self, digest: &[u8; 32]) -> Option<Policy> {
+    pub(in crate::control) fn compiled(&self, digest: &[u8; 32]) -> Option<Policy> {
         let compiled = self.compiled.borrow();
         let mut compiled = compiled.iter();
         let found = compiled.find(|(known, _)| known == digest);

@@ -16,11 +16,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
 use tollgate_control::{
-    Attachment, Ceiling, CeilingValues, Isolation, Options, Owner, Snapshot, changed_values, hex,
+    Attachment, Ceiling, CeilingValues, Hashed, Isolation, Options, Owner, Snapshot, Store,
+    StoreError, changed_values, hex,
 };
 use tollgate_engine::Status;
 use tollgate_policy_chain::ids::VersionNumber;
-use tollgate_policy_host::Policy;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::changes::OneAtATime;
@@ -44,9 +44,9 @@ use crate::settings::Change as SettingChange;
 
 /// A verified module of a document, with its configuration.
 struct Pushed {
-    policy: Policy,
-    wasm: Arc<[u8]>,
-    config: Option<Arc<[u8]>>,
+    module: Hashed,
+    config: Option<Hashed>,
+    loaded: Result<Loaded, String>,
 }
 
 /// What is to be done, by what is stored now.
@@ -70,15 +70,14 @@ pub(in crate::control) async fn apply(
     normalize_settings(control, &mut wanted)?;
     let (mut pushed, mut known) = (BTreeMap::new(), Known::new());
     let mut at_hand = AtHand::default();
-    for round in 0..SKETCHES {
+    charge(control, &actor, &sketch(control, &actor, &wanted)?.differs)?;
+    // What can't be stored isn't compiled.
+    try_out(control, &actor, &wanted, &mut known).await?;
+    // What is read, verified, loaded and instantiated in one round is kept for the next.
+    for _ in 0..SKETCHES {
         let sketch = sketch(control, &actor, &wanted)?;
-        if round == 0 {
-            charge(control, &actor, &sketch.differs)?;
-            // What can't be stored isn't compiled.
-            try_out(control, &wanted, &sketch, &mut known)?;
-        }
-        let read = (&mut known, &mut pushed);
-        verify(control, &actor, &wanted, &sketch, read).await?;
+        read(control, &wanted, &sketch, &mut known).await?;
+        verify(control, &actor, &wanted, &sketch, (&known, &mut pushed)).await?;
         let find = finder(&wanted, &sketch, &pushed);
         for wish in wishes(&sketch) {
             at_hand.prepare(control, &wish, &find).await?;
@@ -105,8 +104,12 @@ pub(in crate::control) async fn apply(
             return ready.make(at_hand, lock).await;
         }
     }
+    Err(never_still())
+}
+
+fn never_still() -> Status {
     let text = "policies change all the time, and the documents find no moment between two changes: apply them again";
-    Err(Status::new(Code::ABORTED, text))
+    Status::new(Code::ABORTED, text)
 }
 
 /// Settings' values in the form in which they are stored.
@@ -205,15 +208,9 @@ fn finder(
     let pushes = sketch.differs.pushes.iter();
     let versions = pushes.filter_map(|(index, number)| {
         let WantedPolicy { owner, name, .. } = &wanted.policies[*index];
-        let Pushed { policy, config, .. } = pushed.get(index)?;
-        let configured = policy.configured(config.as_deref());
-        let loaded = configured.map(|policy| Loaded {
-            policy,
-            config: config.clone(),
-        });
         let version = Version {
             number: VersionNumber(*number),
-            loaded: loaded.map_err(|error| error.to_string()),
+            loaded: pushed.get(index)?.loaded.clone(),
         };
         Some(((owner.clone(), name.clone(), *number), version))
     });
@@ -230,12 +227,14 @@ async fn verify(
     actor: &Actor,
     wanted: &Wanted,
     sketch: &Sketch,
-    (known, pushed): (&mut Known, &mut BTreeMap<usize, Pushed>),
+    (known, pushed): (&Known, &mut BTreeMap<usize, Pushed>),
 ) -> Result<(), Status> {
     for (index, number) in &sketch.differs.pushes {
         if pushed.contains_key(index) {
             continue;
         }
+        // Others have their turn between two modules.
+        tokio::task::yield_now().await;
         let WantedPolicy {
             owner,
             name,
@@ -248,47 +247,53 @@ async fn verify(
             let text = format!("policy {name}@{number} of {owner}: {}", status.message);
             Status::new(status.code, text)
         };
-        let is_new = matches!(module, Content::Bytes { .. });
-        let mut bytes = |content: &Content, what| {
-            let found = bytes_of(control, sketch, owner, (content, what), known);
-            found.map_err(in_place)
-        };
-        let wasm = bytes(module, "module")?;
+        let is_new = matches!(module, Content::Bytes(_));
+        let module = content_of(owner, module, known)?;
         let config = configuration.as_ref();
-        let config = config
-            .map(|config| bytes(config, "configuration"))
-            .transpose()?;
+        let config = config.map(|config| content_of(owner, config, known));
+        let config = config.transpose()?;
+        let wasm = module.bytes();
         let ceiling = sketch.ceilings.get(owner);
         let per_hour = ceiling.map(|ceiling| ceiling.compile_s_per_hour);
         // The origin of a stored one was proved when it was pushed. A tenant makes no new versions
         // of modules that it couldn't push any more.
         if is_new || matches!(actor, Actor::Credential { .. }) {
             let proof = proof.as_deref();
-            let checked = control.modules.check_origin(&wasm, proof);
+            let checked = control.modules.check_origin(wasm, proof);
             checked.map_err(in_place)?;
             if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling) {
-                check_signers(tenant, ceiling, (&wasm, proof), name)?;
+                check_signers(tenant, ceiling, (wasm, proof), name)?;
             }
         }
-        let loaded = control.modules.load(owner, wasm.to_vec(), per_hour).await;
-        let (policy, _) = loaded.map_err(in_place)?;
+        let policy = match control.modules.compiled(module.digest()) {
+            Some(policy) => policy,
+            None => {
+                let loaded = control.modules.load(owner, wasm.to_vec(), per_hour).await;
+                loaded.map_err(in_place)?.0
+            }
+        };
         if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling) {
             check_language(tenant, ceiling, &policy, name)?;
             check_memory(tenant, ceiling, &policy, name)?;
         }
-        let isolation = ceiling.and_then(|ceiling| ceiling.isolation);
         let tried = pushing::try_configuration(
             control,
             actor,
             owner,
-            isolation,
+            ceiling,
             policy.clone(),
-            config.as_ref().map(|config| config.to_vec()),
+            config.as_ref().map(|config| config.bytes().to_vec()),
         );
         tried.await.map_err(in_place)?;
-        let its = Pushed {
+        let bytes = config.as_ref().map(|config| Arc::clone(config.bytes()));
+        let configured = policy.configured(bytes.as_deref());
+        let loaded = configured.map(|policy| Loaded {
             policy,
-            wasm,
+            config: bytes,
+        });
+        let its = Pushed {
+            loaded: loaded.map_err(|error| error.to_string()),
+            module,
             config,
         };
         pushed.insert(*index, its);
@@ -297,48 +302,86 @@ async fn verify(
 }
 
 /// Contents that have been read from the store, by owner and digest: many objects may name one.
-type Known = BTreeMap<(Owner, [u8; 32]), Arc<[u8]>>;
+type Known = BTreeMap<(Owner, [u8; 32]), Hashed>;
 
-/// A content's bytes: its own, or those of one of the owner's versions.
-fn bytes_of(
+/// Reads the contents that are pushed again from the owner's versions, those that aren't known yet,
+/// on a blocking thread.
+async fn read(
     control: &Control,
+    wanted: &Wanted,
     sketch: &Sketch,
-    owner: &Owner,
-    (content, what): (&Content, &str),
     known: &mut Known,
-) -> Result<Arc<[u8]>, Status> {
-    let digest = match content {
-        Content::Bytes { bytes, .. } => return Ok(Arc::clone(bytes)),
-        Content::Digest(digest) => *digest,
-    };
-    let key = (owner.clone(), digest);
-    if let Some(bytes) = known.get(&key) {
-        return Ok(Arc::clone(bytes));
-    }
-    let is_module = what == "module";
-    let mut policies = sketch.found.policies.iter();
-    let holder = policies.find(|info| {
-        info.owner == *owner
-            && match is_module {
-                true => info.digest == digest,
-                false => info.config_digest == Some(digest),
+) -> Result<(), Status> {
+    let mut missing = BTreeMap::new();
+    for (index, _) in &sketch.differs.pushes {
+        let WantedPolicy {
+            owner,
+            name,
+            module,
+            configuration,
+            ..
+        } = &wanted.policies[*index];
+        for (content, is_module) in [(Some(module), true), (configuration.as_ref(), false)] {
+            let Some(Content::Digest(digest)) = content else {
+                continue;
+            };
+            let key = (owner.clone(), *digest);
+            if known.contains_key(&key) || missing.contains_key(&key) {
+                continue;
             }
-    });
-    let Some(holder) = holder else {
-        let digest = hex(&digest);
-        let text = format!(
-            "no stored version of this owner has the {what} sha256:{digest}: name a file with it"
-        );
-        return Err(Status::new(Code::NOT_FOUND, text));
+            let mut policies = sketch.found.policies.iter();
+            let holder = policies.find(|info| {
+                info.owner == *owner
+                    && match is_module {
+                        true => info.digest == *digest,
+                        false => info.config_digest == Some(*digest),
+                    }
+            });
+            let holder = holder.ok_or_else(|| no_content(owner, name, is_module, digest))?;
+            missing.insert(key, (holder.policy.clone(), is_module));
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let read = move |store: &Store| {
+        let read = missing.into_iter().map(|(key, (version, is_module))| {
+            let stored = store.policy(&key.0, &version)?;
+            let bytes = match is_module {
+                true => stored.wasm,
+                false => stored.config.unwrap_or_default(),
+            };
+            Ok((key, Hashed::of(bytes)))
+        });
+        read.collect::<Result<Vec<_>, StoreError>>()
     };
-    let stored = control.changes.store().policy(owner, &holder.policy);
-    let stored = stored.map_err(|error| store_failed(&error))?;
-    let bytes: Arc<[u8]> = match is_module {
-        true => stored.wasm.into(),
-        false => stored.config.unwrap_or_default().into(),
+    known.extend(control.changes.on_blocking_thread(read).await?);
+    Ok(())
+}
+
+fn no_content(owner: &Owner, name: &str, is_module: bool, digest: &[u8; 32]) -> Status {
+    let what = match is_module {
+        true => "module",
+        false => "configuration",
     };
-    known.insert(key, Arc::clone(&bytes));
-    Ok(bytes)
+    let digest = hex(digest);
+    let text = format!(
+        "policy {name} of {owner}: no stored version of this owner has the {what} sha256:{digest}: name a file with it"
+    );
+    Status::new(Code::NOT_FOUND, text)
+}
+
+/// A content, its own or one that was read.
+fn content_of(owner: &Owner, content: &Content, known: &Known) -> Result<Hashed, Status> {
+    match content {
+        Content::Bytes(hashed) => Ok(hashed.clone()),
+        Content::Digest(digest) => {
+            let found = known.get(&(owner.clone(), *digest)).cloned();
+            found.ok_or_else(|| {
+                Status::new(Code::INTERNAL, "a content of the documents wasn't read")
+            })
+        }
+    }
 }
 
 /// The details of an attachment's record.
@@ -348,42 +391,55 @@ fn record_of(control: &Control, attachment: &Attachment) -> Value {
     details
 }
 
-/// Makes the transaction, and aborts it: names, limits and ceilings hold.
-fn try_out(
+/// Makes the transaction, and aborts it, on a blocking thread: names, limits and ceilings hold.
+/// A version that is pushed meanwhile may be in its way; so another state gets another try.
+async fn try_out(
     control: &Control,
+    actor: &Actor,
     wanted: &Wanted,
-    sketch: &Sketch,
     known: &mut Known,
 ) -> Result<(), Status> {
-    let differs = &sketch.differs;
-    if differs.is_empty() {
-        return Ok(());
-    }
-    let mut contents = BTreeMap::new();
-    for (index, _) in &differs.pushes {
-        let WantedPolicy {
-            owner,
-            name,
-            module,
-            configuration,
-            ..
-        } = &wanted.policies[*index];
-        let mut bytes = |content, what| {
-            let found = bytes_of(control, sketch, owner, (content, what), known);
-            found.map_err(|status| {
-                let text = format!("policy {name} of {owner}: {}", status.message);
-                Status::new(status.code, text)
-            })
+    for _ in 0..SKETCHES {
+        let before = sketch(control, actor, wanted)?;
+        read(control, wanted, &before, known).await?;
+        // Other changes wait for the lock meanwhile.
+        let _lock = control.changes.begin(actor).await?;
+        let sketch = sketch(control, actor, wanted)?;
+        if sketch.differs.is_empty() {
+            return Ok(());
+        }
+        let mut contents = BTreeMap::new();
+        for (index, _) in &sketch.differs.pushes {
+            let WantedPolicy {
+                owner,
+                module,
+                configuration,
+                ..
+            } = &wanted.policies[*index];
+            let config = configuration.as_ref();
+            let config = config.map(|config| content_of(owner, config, known));
+            let content = content_of(owner, module, known);
+            if let (Ok(module), Ok(config)) = (content, config.transpose()) {
+                contents.insert(*index, (module, config));
+            }
+        }
+        if contents.len() < sketch.differs.pushes.len() {
+            continue;
+        }
+        let content = |index: usize| contents[&index].clone();
+        let record = |attachment: &Attachment| record_of(control, attachment);
+        let changes = sketch.differs.changes(wanted, content, record);
+        let tried = control
+            .changes
+            .on_blocking_thread(move |store| store.try_all(&changes));
+        let Err(status) = tried.await else {
+            return Ok(());
         };
-        let config = configuration.as_ref();
-        let config = config.map(|config| bytes(config, "configuration"));
-        let config = config.transpose()?;
-        contents.insert(*index, (bytes(module, "module")?, config));
+        if self::sketch(control, actor, wanted)?.found == sketch.found {
+            return Err(status);
+        }
     }
-    let content = |index: usize| contents[&index].clone();
-    let changes = differs.changes(wanted, content, |attachment| record_of(control, attachment));
-    let tried = control.changes.store().try_all(&changes);
-    tried.map_err(|error| store_failed(&error))
+    Err(never_still())
 }
 
 /// A tenant's documents are as many changes of its hour as they change objects, in a dry run, too:
@@ -424,8 +480,8 @@ impl Ready<'_> {
             return Ok(answer);
         }
         let content = |index: usize| {
-            let Pushed { wasm, config, .. } = &self.pushed[&index];
-            (Arc::clone(wasm), config.clone())
+            let Pushed { module, config, .. } = &self.pushed[&index];
+            (module.clone(), config.clone())
         };
         let changes = differs.changes(self.wanted, content, |attachment| {
             record_of(control, attachment)
@@ -528,5 +584,58 @@ impl Ready<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tollgate_control::DocumentSet;
+
+    use super::*;
+    use crate::control::tests::{control, wait};
+
+    #[test]
+    fn the_transaction_is_tried_while_others_have_their_turn() {
+        let (control, _runtime) = control();
+        let set = DocumentSet {
+            by: None,
+            name: "web".to_owned(),
+        };
+        let mut wanted = Wanted {
+            set,
+            tenants: BTreeSet::from(["acme".to_owned()]),
+            ..Wanted::default()
+        };
+        wanted.policies.push(WantedPolicy {
+            owner: Owner::Tenant("acme".to_owned()),
+            name: "acl".to_owned(),
+            version: None,
+            module: Content::Bytes(Hashed::of(vec![0; 4 << 20])),
+            configuration: None,
+            proof: None,
+        });
+        let tried = |wanted: &Wanted| {
+            wait(async {
+                let (mut turns, mut known) = (0, Known::new());
+                let mut trying =
+                    std::pin::pin!(try_out(&control, &Actor::Daemon, wanted, &mut known));
+                loop {
+                    tokio::select! {
+                        biased;
+                        done = &mut trying => return (turns, done),
+                        () = tokio::task::yield_now() => turns += 1,
+                    }
+                }
+            })
+        };
+        let (turns, done) = tried(&wanted);
+        assert_eq!(done, Ok(()));
+        assert!(turns > 0);
+        let found = control.changes.store().tenants().unwrap();
+        assert!(found.is_empty(), "a try changes nothing");
+        wanted.policies[0].name = "No Name".to_owned();
+        let (_, refused) = tried(&wanted);
+        assert!(refused.unwrap_err().message.contains("No Name"));
     }
 }

@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::json;
 use tollgate_control::audit::{Event, rfc3339};
 use tollgate_control::{
-    AppliedObject, Attachment, Candidate, Change, Options, Owner, PolicyInfo, PolicyVersion, Slot,
-    Snapshot, StoreError, Target, WantedCredential, hex,
+    AppliedObject, Attachment, Candidate, Change, Hashed, Options, Owner, PolicyInfo,
+    PolicyVersion, Slot, Snapshot, StoreError, Target, WantedCredential, hex,
 };
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
@@ -717,7 +717,7 @@ impl Difference {
     pub(super) fn changes(
         &self,
         wanted: &Wanted,
-        content: impl Fn(usize) -> (std::sync::Arc<[u8]>, Option<std::sync::Arc<[u8]>>),
+        content: impl Fn(usize) -> (Hashed, Option<Hashed>),
         details: impl Fn(&Attachment) -> serde_json::Value,
     ) -> Vec<Change> {
         let record = Change::Record {
@@ -759,14 +759,14 @@ impl Difference {
         }));
         changes.extend(self.pushes.iter().map(|(index, version)| {
             let WantedPolicy { owner, name, .. } = &wanted.policies[*index];
-            let (wasm, config) = content(*index);
+            let (module, config) = content(*index);
             Change::Push {
                 owner: owner.clone(),
                 policy: PolicyVersion {
                     name: name.clone(),
                     version: *version,
                 },
-                wasm,
+                module,
                 config,
             }
         }));

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
 use tollgate_admin::proto::PolicyProof;
-use tollgate_control::{DocumentSet, Options, Owner, Target, Trial, WantedCredential};
+use tollgate_control::{DocumentSet, Hashed, Options, Owner, Target, Trial, WantedCredential};
 
 /// What documents want, and how they are applied.
 #[derive(Debug, Default)]
@@ -40,25 +39,16 @@ pub(in crate::control) struct WantedPolicy {
 /// Bytes, or their digest.
 #[derive(Clone, Debug)]
 pub(in crate::control) enum Content {
-    Bytes {
-        digest: [u8; 32],
-        bytes: Arc<[u8]>,
-    },
+    Bytes(Hashed),
     /// The owner has a version with them.
     Digest([u8; 32]),
 }
 
 impl Content {
-    pub(in crate::control) fn of(bytes: Vec<u8>) -> Content {
-        Content::Bytes {
-            digest: Sha256::digest(&bytes).into(),
-            bytes: bytes.into(),
-        }
-    }
-
     pub(super) fn digest(&self) -> [u8; 32] {
         match self {
-            Content::Bytes { digest, .. } | Content::Digest(digest) => *digest,
+            Content::Bytes(hashed) => *hashed.digest(),
+            Content::Digest(digest) => *digest,
         }
     }
 }

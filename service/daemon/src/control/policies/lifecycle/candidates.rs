@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use tollgate_control::audit::Actor;
-use tollgate_control::{ALL, Attachment, Isolation, Options, Target};
+use tollgate_control::{ALL, Attachment, Ceiling, Isolation, Options, Owner, Target};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, Method, Policy};
 use tollgate_shm_abi::status::Code;
@@ -77,33 +77,31 @@ impl Control {
     ) -> Result<(), Status> {
         let attachment = &plan.attachment;
         let is_apart = isolation_of(&self.config(), attachment) == Isolation::Process;
+        let ceiling = prepared.ceiling(self, attachment)?;
+        let memory = memory_of(ceiling.as_ref());
         for next in [&plan.stable, &plan.candidate] {
             // A version that isn't allowed there is rejected under the lock.
             if let Next::Put { version, inherit } = next
                 && check(&self.config(), &self.policies, attachment, next, &[]).is_ok()
-                && self.has_memory(attachment, version)?
+                && has_memory(ceiling.as_ref(), version)
             {
                 // In a process, a successor needs a second instance for its rehearsal.
-                for _ in 0..=u8::from(*inherit && is_apart) {
-                    let how = self.how(attachment, version).await?;
-                    prepared.0.push(PreparedInstance {
+                let needed = 1 + usize::from(*inherit && is_apart);
+                let has = prepared.count(attachment, version.number, memory);
+                for _ in has..needed {
+                    let how = self
+                        .how_under(attachment, version, ceiling.as_ref())
+                        .await?;
+                    prepared.instances.push(PreparedInstance {
                         attachment: attachment.clone(),
                         version: version.number,
+                        memory,
                         how,
                     });
                 }
             }
         }
         Ok(())
-    }
-
-    /// Whether a version's instances begin with no more memory than its owner's ceiling has.
-    fn has_memory(&self, attachment: &Attachment, version: &Version) -> Result<bool, Status> {
-        let Some(ceiling) = self.ceiling_of(&attachment.target.owner())? else {
-            return Ok(true);
-        };
-        let loaded = version.loaded.as_ref();
-        Ok(!loaded.is_ok_and(|loaded| loaded.policy.memory_bytes() > ceiling.memory_bytes))
     }
 
     /// A version ready to run, with an instance that was created early if there is one.
@@ -113,8 +111,10 @@ impl Control {
         version: &Version,
         prepared: &mut PreparedInstances,
     ) -> Result<How, Status> {
-        let Some(mut how) = prepared.take(attachment, version.number) else {
-            return self.how(attachment, version).await;
+        let ceiling = prepared.ceiling(self, attachment)?;
+        let memory = memory_of(ceiling.as_ref());
+        let Some(mut how) = prepared.take(attachment, version.number, memory) else {
+            return self.how_under(attachment, version, ceiling.as_ref()).await;
         };
         // The settings may have changed since.
         how.limit_cpu(
@@ -150,22 +150,32 @@ impl Control {
         Ok(())
     }
 
-    /// A version ready to run. It is instantiated on a blocking thread, because the set-up runs
-    /// guest code; at once if the set-up is short.
+    /// A version ready to run, under its owner's stored ceiling.
     pub(in crate::control) async fn how(
         &self,
         attachment: &Attachment,
         version: &Version,
+    ) -> Result<How, Status> {
+        let ceiling = self.ceiling_of(&attachment.target.owner())?;
+        self.how_under(attachment, version, ceiling.as_ref()).await
+    }
+
+    /// A version ready to run, under its owner's ceiling. It is instantiated on a blocking thread,
+    /// because the set-up runs guest code; at once if the set-up is short.
+    async fn how_under(
+        &self,
+        attachment: &Attachment,
+        version: &Version,
+        ceiling: Option<&Ceiling>,
     ) -> Result<How, Status> {
         let loaded = match &version.loaded {
             Ok(loaded) => loaded.clone(),
             Err(why) => return Ok(How::Broken(why.clone())),
         };
         if isolation_of(&self.config(), attachment) == Isolation::Process {
-            return self.how_isolated(attachment, loaded).await;
+            return self.how_isolated(attachment, loaded, ceiling).await;
         }
-        let owner = attachment.target.owner();
-        let mut limits = self.limits_of(&owner, attachment.options.cpu_us, &loaded.policy)?;
+        let mut limits = self.limits_under(ceiling, attachment.options.cpu_us, &loaded.policy);
         if attachment.options.fresh {
             // Each call is set up, so set-up is a part of its time.
             let most = limits.fuel_per_call.saturating_mul(FRESH_SETUP_TIMES);
@@ -390,16 +400,69 @@ fn unchecked(policy: &Policy, name: &str, target: &Target) -> Option<String> {
 }
 
 impl PreparedInstances {
-    fn take(&mut self, attachment: &Attachment, version: VersionNumber) -> Option<How> {
-        let at = self.0.iter().position(|prepared| {
-            let its = &prepared.attachment;
-            prepared.version == version
-                && its.target == attachment.target
-                && its.policy == attachment.policy
-                && its.options == attachment.options
-        })?;
-        Some(self.0.swap_remove(at).how)
+    /// Has the plans' instances made under this ceiling, in place of the stored one.
+    pub(super) fn set_ceiling(&mut self, owner: Owner, ceiling: Ceiling) {
+        self.ceilings.insert(owner, ceiling);
     }
+
+    /// The ceiling that an attachment's owner has once the change is made.
+    fn ceiling(
+        &self,
+        control: &Control,
+        attachment: &Attachment,
+    ) -> Result<Option<Ceiling>, Status> {
+        let owner = attachment.target.owner();
+        match self.ceilings.get(&owner) {
+            Some(ceiling) => Ok(Some(ceiling.clone())),
+            None => control.ceiling_of(&owner),
+        }
+    }
+
+    fn count(
+        &self,
+        attachment: &Attachment,
+        version: VersionNumber,
+        memory: Option<usize>,
+    ) -> usize {
+        let fitting = self.instances.iter();
+        let fitting = fitting.filter(|its| its.fits(attachment, version, memory));
+        fitting.count()
+    }
+
+    fn take(
+        &mut self,
+        attachment: &Attachment,
+        version: VersionNumber,
+        memory: Option<usize>,
+    ) -> Option<How> {
+        let mut prepared = self.instances.iter();
+        let at = prepared.position(|its| its.fits(attachment, version, memory))?;
+        Some(self.instances.swap_remove(at).how)
+    }
+}
+
+impl PreparedInstance {
+    fn fits(&self, attachment: &Attachment, version: VersionNumber, memory: Option<usize>) -> bool {
+        let its = &self.attachment;
+        self.version == version
+            && self.memory == memory
+            && its.target == attachment.target
+            && its.policy == attachment.policy
+            && its.options == attachment.options
+    }
+}
+
+/// What a ceiling has for the memory of an instance.
+fn memory_of(ceiling: Option<&Ceiling>) -> Option<usize> {
+    ceiling.map(|ceiling| ceiling.memory_bytes)
+}
+
+/// Whether a version's instances begin with no more memory than a ceiling has.
+fn has_memory(ceiling: Option<&Ceiling>, version: &Version) -> bool {
+    let (Some(most), Ok(loaded)) = (memory_of(ceiling), &version.loaded) else {
+        return true;
+    };
+    loaded.policy.memory_bytes() <= most
 }
 
 impl Plan<VersionNumber> {

@@ -46,6 +46,7 @@ impl AtHand {
         let sketch = wish.sketch();
         let owner = wish.after.target.owner();
         let name = &wish.after.policy;
+        self.bind(wish);
         let per_hour = wish.ceiling.map(|ceiling| ceiling.compile_s_per_hour);
         for number in sketch.numbers() {
             let key = (owner.clone(), name.clone(), number);
@@ -72,11 +73,21 @@ impl AtHand {
         wishes: &[Wish<'_>],
         pushed: &impl Fn(&Owner, &str, u32) -> Option<Version>,
     ) -> bool {
+        // They may have changed meanwhile.
+        wishes.iter().for_each(|wish| self.bind(wish));
         let plans = wishes.iter().map(|wish| self.plan(wish, pushed));
         let plans: Option<Vec<_>> = plans.collect();
         let are_all = plans.is_some();
         self.plans = plans.unwrap_or_default();
         are_all
+    }
+
+    /// Instances are made under the ceiling that the documents set.
+    fn bind(&mut self, wish: &Wish<'_>) {
+        if let Some(ceiling) = wish.ceiling {
+            let owner = wish.after.target.owner();
+            self.instances.set_ceiling(owner, ceiling.clone());
+        }
     }
 
     /// The plan of a wish, if its versions are loaded.

@@ -34,9 +34,11 @@ mod start;
 mod tests;
 mod trials;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
-use tollgate_control::{Attachment, StoreError};
+use tollgate_control::{Attachment, Ceiling, Owner, StoreError};
 use tollgate_engine::Status;
 
 use crate::control::refusals::store_failed;
@@ -68,11 +70,17 @@ struct Plan<V> {
 
 /// Instances that were created before the lock of changes was taken.
 #[derive(Default)]
-pub(crate) struct PreparedInstances(Vec<PreparedInstance>);
+pub(crate) struct PreparedInstances {
+    instances: Vec<PreparedInstance>,
+    /// The ceilings that the change sets, by owner; other owners have the stored ones.
+    ceilings: BTreeMap<Owner, Ceiling>,
+}
 
 struct PreparedInstance {
     attachment: Attachment,
     version: VersionNumber,
+    /// What the ceiling had for its memory.
+    memory: Option<usize>,
     how: How,
 }
 

@@ -1,0 +1,63 @@
+//! What the daemon is asked: first whether a request may come, then to carry it out.
+
+use tokio::sync::oneshot;
+use tollgate_shm_abi::status::Code;
+
+use super::connections::Peer;
+use crate::operations::{Answer, Ask, Operation};
+use crate::status::{Secret, Status};
+
+/// Who sends a request, before authentication.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Who is at the other end of the connection.
+    pub peer: Peer,
+    /// The token of the request.
+    pub token: Option<Secret>,
+}
+
+/// A request for the daemon.
+#[derive(Debug)]
+pub struct Call {
+    /// Who sends it.
+    pub caller: Caller,
+    /// The request.
+    pub ask: Ask,
+    /// Takes the answer. Dropped, it tells the client that the daemon stops.
+    pub reply: oneshot::Sender<Result<Answer, Status>>,
+}
+
+/// A request whose header has arrived. Nothing else of it is read before the answer.
+#[derive(Debug)]
+pub struct Header {
+    /// Who sends it.
+    pub caller: Caller,
+    /// Its row of the table; none: no request of the table has this path.
+    pub row: Option<&'static Operation>,
+    /// Takes the answer.
+    pub reply: oneshot::Sender<Admission>,
+}
+
+/// Whether a request may come.
+#[derive(Debug)]
+pub enum Admission {
+    /// It may.
+    May,
+    /// The sender is known, and may not send it.
+    MayNot(Status),
+    /// The sender is unknown.
+    Unknown(Status),
+}
+
+/// What the daemon is asked.
+#[derive(Debug)]
+pub enum Incoming {
+    /// Whether a request may come.
+    Header(Header),
+    /// To carry out a request.
+    Call(Call),
+}
+
+pub(super) fn stopping() -> Status {
+    Status::new(Code::UNAVAILABLE, "the daemon is stopping")
+}
