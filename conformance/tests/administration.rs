@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -18,8 +19,9 @@ use tollgate_admin::client::Client;
 use tollgate_admin::proto::{
     AddCredentialRequest, AttachPolicyRequest, AttachmentOptions, Isolation,
     ListCredentialsRequest, ListPoliciesRequest, Mode, Role, ShowPolicyRequest, Side,
+    WatchPoliciesRequest,
 };
-use tollgate_admin::{ALL, Operation, Principal, Reach, Secret, socket_beside};
+use tollgate_admin::{ALL, Operation, Principal, Reach, Secret, socket_beside, to_json};
 use tollgate_conformance::process::{program, signal};
 use tollgate_conformance::testbed::{
     Daemon, Options, Outcome, SOON, Testbed, eventually, policy_file, run,
@@ -1400,6 +1402,58 @@ fn a_tenant_sees_its_own_calls_and_neither_others_nor_the_providers_policies() {
             "{line}: {refused}"
         );
     }
+}
+
+/// A canary's course, for a program that would poll otherwise.
+#[test]
+fn a_watch_follows_a_canary_and_ends_with_its_token() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let viewer = credential(&daemon, "acme", "look", "viewer");
+    let one = daemon.push("--tenant acme", "null", "p", None);
+    let place = "--tenant acme --service hotel.Echo --side client";
+    daemon.ok(&format!("policy attach {one} {place}"));
+    let two = daemon.push("--tenant acme", "null", "p", None);
+    let (tell, told) = std::sync::mpsc::channel();
+    let watching = client(&daemon, Some(&viewer));
+    let watcher = std::thread::spawn(move || {
+        let request = WatchPoliciesRequest {
+            tenant: String::new(),
+            interval: Duration::from_millis(250).try_into().ok(),
+        };
+        watching.watch(request, |seen| {
+            let report = to_json(seen.report.unwrap_or_default());
+            match tell.send(report.to_string()) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        })
+    });
+    let until = |words: &str| {
+        let mut last = String::new();
+        while !last.contains(words) {
+            last = told
+                .recv_timeout(SOON)
+                .unwrap_or_else(|_| panic!("no {words}: {last}"));
+        }
+    };
+    until("\"role\":\"stable\"");
+    daemon.ok(&format!("policy upgrade {two} {place} --mode canary=10%"));
+    until("canary 10%");
+    daemon.ok(&format!("policy promote p {place}"));
+    until("\"version\":2");
+    let refused = client(&daemon, Some(&token)).watch(
+        WatchPoliciesRequest {
+            tenant: "other".to_owned(),
+            interval: None,
+        },
+        |_| ControlFlow::Continue(()),
+    );
+    assert_eq!(refused.unwrap_err().code, Code::NOT_FOUND);
+    daemon.ok("credential revoke look --tenant acme");
+    let ended = watcher.join().unwrap().unwrap_err();
+    assert_eq!(ended.code, Code::UNAUTHENTICATED, "{ended}");
 }
 
 #[test]

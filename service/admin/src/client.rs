@@ -25,12 +25,26 @@ pub trait Unary: prost::Message + 'static {
     const PATH: &'static str;
 }
 
+/// A request whose answers differ from each other, one after the other.
+pub trait Watched: prost::Message + 'static {
+    /// An answer.
+    type Response: prost::Message + Default + 'static;
+    /// Its path in gRPC.
+    const PATH: &'static str;
+}
+
 macro_rules! unary {
     ($service:ident push $method:ident ($request:ty) $response:ident) => {};
     ($service:ident apply $method:ident ($request:ty) $response:ident) => {};
     ($service:ident tap $method:ident ($request:ty) $response:ident) => {};
     ($service:ident unary $method:ident ($request:ty) $response:ident) => {
-        impl Unary for $request {
+        unary! { Unary $service $method ($request) $response }
+    };
+    ($service:ident watch $method:ident ($request:ty) $response:ident) => {
+        unary! { Watched $service $method ($request) $response }
+    };
+    ($trait:ident $service:ident $method:ident ($request:ty) $response:ident) => {
+        impl $trait for $request {
             type Response = $response;
             const PATH: &'static str = concat!(
                 "/tollgate.admin.v1.",
@@ -269,23 +283,10 @@ impl Client {
         &self,
         request: TapCallsRequest,
         until: Option<Instant>,
-        mut each: impl FnMut(TapCallsResponse) -> ControlFlow<()>,
+        each: impl FnMut(TapCallsResponse) -> ControlFlow<()>,
     ) -> Result<(), Status> {
-        let watch = async {
-            let mut grpc = self.ready().await?;
-            let path = "/tollgate.admin.v1.ObservationService/TapCalls";
-            let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
-            let codec = tonic_prost::ProstCodec::<TapCallsRequest, TapCallsResponse>::default();
-            let request = self.request(request);
-            let answers = grpc.server_streaming(request, path, codec).await?;
-            let mut answers = answers.into_inner();
-            while let Some(answer) = answers.next().await {
-                if each(answer?).is_break() {
-                    break;
-                }
-            }
-            Ok(())
-        };
+        let path = "/tollgate.admin.v1.ObservationService/TapCalls";
+        let watch = self.stream(path, request, each);
         let watched = self.runtime.block_on(async {
             match until {
                 Some(until) => tokio::time::timeout_at(until.into(), watch)
@@ -295,6 +296,38 @@ impl Client {
             }
         });
         watched.map_err(|status: tonic::Status| Status::from(status))
+    }
+
+    /// Watches what changes: `each` gets the answers, until it breaks or the daemon ends the stream.
+    ///
+    /// # Errors
+    /// As for [`ask`](Self::ask), without a time limit between two answers.
+    pub fn watch<R: Watched>(
+        &self,
+        request: R,
+        each: impl FnMut(R::Response) -> ControlFlow<()>,
+    ) -> Result<(), Status> {
+        let watched = self.stream(R::PATH, request, each);
+        self.runtime.block_on(watched).map_err(Status::from)
+    }
+
+    async fn stream<Q: prost::Message + 'static, A: prost::Message + Default + 'static>(
+        &self,
+        path: &'static str,
+        request: Q,
+        mut each: impl FnMut(A) -> ControlFlow<()>,
+    ) -> Result<(), tonic::Status> {
+        let mut grpc = self.ready().await?;
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
+        let codec = tonic_prost::ProstCodec::<Q, A>::default();
+        let answers = grpc.server_streaming(self.request(request), path, codec);
+        let mut answers = answers.await?.into_inner();
+        while let Some(answer) = answers.next().await {
+            if each(answer?).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     async fn ready(&self) -> Result<tonic::client::Grpc<Channel>, tonic::Status> {

@@ -137,6 +137,13 @@ pub(crate) const PREFACE_TIME: Duration = Duration::from_secs(10);
 /// How often the server asks the daemon for the calls of a watcher.
 pub const TAP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// How often the server asks the daemon for what is watched, if the request doesn't say.
+pub const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shortest and the longest interval of a watch.
+pub const WATCH_INTERVALS: (Duration, Duration) =
+    (Duration::from_millis(250), Duration::from_secs(3600));
+
 /// How long requests in progress may take when the server stops, before their connections end.
 pub const STOP_GRACE: Duration = Duration::from_millis(500);
 

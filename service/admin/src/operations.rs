@@ -100,7 +100,8 @@ impl Operation {
 /// `KIND function Method (Request) Response [OPERATOR OWNER VIEWER APPLICATION]`.
 ///
 /// A `unary` request has one message and one answer. `push`, `apply` and `tap` are streams; their
-/// types here are those between server and daemon.
+/// types here are those between server and daemon. Between them, a `watch` is one look after the
+/// other; its client gets the answers that differ.
 macro_rules! operations {
     ($then:ident) => {
         $then! {
@@ -128,6 +129,7 @@ macro_rules! operations {
                 unary roll_back_policy RollBackPolicy (RollBackPolicyRequest) RollBackPolicyResponse [Any Own No No]
                 unary release_policy ReleasePolicy (ReleasePolicyRequest) ReleasePolicyResponse [Any Own No No]
                 unary list_policies ListPolicies (ListPoliciesRequest) ListPoliciesResponse [Any Own Own No]
+                watch watch_policies WatchPolicies (WatchPoliciesRequest) WatchPoliciesResponse [Any Own Own No]
                 unary show_policy ShowPolicy (ShowPolicyRequest) ShowPolicyResponse [Any Own Own No]
                 unary diff_policy DiffPolicy (DiffPolicyRequest) DiffPolicyResponse [Any Own Own No]
                 unary delete_policy DeletePolicy (DeletePolicyRequest) DeletePolicyResponse [Any Own No No]
@@ -140,12 +142,15 @@ macro_rules! operations {
             approval_service_server ApprovalService ApprovalServiceServer {
                 unary list_approvals ListApprovals (ListApprovalsRequest) ListApprovalsResponse [Any Own Own No]
                 unary show_approval ShowApproval (ShowApprovalRequest) ShowApprovalResponse [Any Own Own No]
+                watch watch_approval WatchApproval (WatchApprovalRequest) WatchApprovalResponse [Any Own Own No]
                 unary decide_approval DecideApproval (DecideApprovalRequest) DecideApprovalResponse [Any No No No]
                 unary withdraw_approval WithdrawApproval (WithdrawApprovalRequest) WithdrawApprovalResponse [Any Own No No]
             }
             observation_service_server ObservationService ObservationServiceServer {
                 unary get_status GetStatus (GetStatusRequest) GetStatusResponse [Any Own Own No]
+                watch watch_status WatchStatus (WatchStatusRequest) WatchStatusResponse [Any Own Own No]
                 unary get_metrics GetMetrics (GetMetricsRequest) GetMetricsResponse [Any Own Own No]
+                watch watch_metrics WatchMetrics (WatchMetricsRequest) WatchMetricsResponse [Any Own Own No]
                 unary explain_call ExplainCall (ExplainCallRequest) ExplainCallResponse [Any Own Own No]
                 tap tap_calls TapCalls (TapPoll) TapCallsResponse [Any Own Own No]
                 unary show_trace ShowTrace (ShowTraceRequest) ShowTraceResponse [Any Own Own No]

@@ -126,7 +126,11 @@ about_a_tenant!(
     ListApprovalsRequest,
     ShowApprovalRequest,
     DecideApprovalRequest,
-    WithdrawApprovalRequest
+    WithdrawApprovalRequest,
+    WatchPoliciesRequest,
+    WatchApprovalRequest,
+    WatchStatusRequest,
+    WatchMetricsRequest
 );
 about_attachments!(
     DetachPolicyRequest,

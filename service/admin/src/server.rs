@@ -30,11 +30,11 @@ use crate::limits::{
     HEADER_BYTES, KEEPALIVE, MAX_LIST, MAX_MESSAGE_BYTES, MAX_SMALL_MESSAGE_BYTES,
     OPERATORS_APPLIES, OPERATORS_PUSHES, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES,
     PUSHES_PER_USER, REMOTE_APPLIES, REMOTE_CONNECTION_AGE, REMOTE_PUSHES, REQUESTS_PER_CONNECTION,
-    STOP_GRACE, TAP_INTERVAL,
+    STOP_GRACE, TAP_INTERVAL, WATCH_INTERVAL, WATCH_INTERVALS,
 };
 use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
-use crate::scopes::{longest, short};
+use crate::scopes::{Scoped, longest, short};
 use crate::status::Status;
 
 use connections::{Accepted, Claim, Most, Place, Places, of_processes, of_the_network};
@@ -301,6 +301,33 @@ impl Service {
         }
     }
 
+    /// Looks again and again until the client goes away, and sends what differs.
+    async fn watch<L: Look>(
+        self,
+        caller: Caller,
+        request: L,
+        changes: mpsc::Sender<Result<L::Answer, tonic::Status>>,
+    ) -> Result<(), Status> {
+        let interval = interval(request.interval())?;
+        let mut last = None;
+        loop {
+            let answer = self.ask(caller.clone(), request.clone().ask()).await?;
+            let answer = Some(L::answer(answer).ok_or_else(mixed_up)?);
+            if answer != last {
+                last.clone_from(&answer);
+                if let Some(answer) = answer
+                    && changes.send(Ok(answer)).await.is_err()
+                {
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(interval) => {}
+                () = changes.closed() => return Ok(()),
+            }
+        }
+    }
+
     /// Watches calls until the client goes away.
     async fn tap(
         self,
@@ -332,6 +359,66 @@ impl Service {
             }
         }
     }
+}
+
+/// A look of a watch.
+trait Look: Scoped + Clone {
+    type Answer: Clone + PartialEq;
+
+    /// How often to look.
+    fn interval(&self) -> Option<prost_types::Duration>;
+
+    /// The request for the daemon.
+    fn ask(self) -> Ask;
+
+    /// The answer, if it is of this request.
+    fn answer(answer: Answer) -> Option<Self::Answer>;
+}
+
+macro_rules! looks {
+    ($($method:ident ($request:ty) $response:ident)*) => {$(
+        impl Look for $request {
+            type Answer = $response;
+
+            fn interval(&self) -> Option<prost_types::Duration> {
+                self.interval
+            }
+
+            fn ask(self) -> Ask {
+                Ask::$method(self)
+            }
+
+            fn answer(answer: Answer) -> Option<$response> {
+                match answer {
+                    Answer::$method(answer) => Some(answer),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+looks! {
+    WatchPolicies (WatchPoliciesRequest) WatchPoliciesResponse
+    WatchApproval (WatchApprovalRequest) WatchApprovalResponse
+    WatchStatus (WatchStatusRequest) WatchStatusResponse
+    WatchMetrics (WatchMetricsRequest) WatchMetricsResponse
+}
+
+/// The interval of a watch.
+fn interval(wanted: Option<prost_types::Duration>) -> Result<Duration, Status> {
+    let Some(wanted) = wanted else {
+        return Ok(WATCH_INTERVAL);
+    };
+    let (least, most) = WATCH_INTERVALS;
+    let fits = |interval: &Duration| (least..=most).contains(interval);
+    let prost_types::Duration { seconds, nanos } = wanted;
+    Duration::try_from(wanted).ok().filter(fits).ok_or_else(|| {
+        let text = format!(
+            "the interval of {seconds} s and {nanos} ns is out of range: {least:?} to {most:?} are allowed"
+        );
+        Status::new(Code::INVALID_ARGUMENT, text)
+    })
 }
 
 fn number(report: &prost_types::Struct, key: &str) -> Option<u64> {
@@ -553,6 +640,26 @@ macro_rules! method {
             })
         }
     };
+    (watch $function:ident $method:ident ($request:ty) $response:ident) => {
+        stream! { $function }
+
+        fn $function<'life0, 'async_trait>(
+            &'life0 self,
+            request: Request<$request>,
+        ) -> Method<'async_trait, Answers<$response>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                let (caller, service) = (caller(&request)?, self.clone());
+                let request = request.into_inner();
+                Ok(Response::new(answers(|changes| {
+                    service.watch(caller, request, changes)
+                })))
+            })
+        }
+    };
     (tap $function:ident $method:ident ($request:ty) $response:ident) => {
         type TapCallsStream = Answers<TapCallsResponse>;
 
@@ -572,6 +679,22 @@ macro_rules! method {
                 })))
             })
         }
+    };
+}
+
+/// The types of streams that watches have.
+macro_rules! stream {
+    (watch_policies) => {
+        type WatchPoliciesStream = Answers<WatchPoliciesResponse>;
+    };
+    (watch_approval) => {
+        type WatchApprovalStream = Answers<WatchApprovalResponse>;
+    };
+    (watch_status) => {
+        type WatchStatusStream = Answers<WatchStatusResponse>;
+    };
+    (watch_metrics) => {
+        type WatchMetricsStream = Answers<WatchMetricsResponse>;
     };
 }
 

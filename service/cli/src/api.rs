@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde_json::Value;
 use tollgate::token::{self, TOKEN, TOKEN_FILE};
-use tollgate_admin::client::{self, Client, Unary};
+use tollgate_admin::client::{self, Client, Unary, Watched};
 use tollgate_admin::proto::{self, PushPolicyStep, PushedPolicy};
 use tollgate_admin::{ApplyOrder, PushOrder, Secret, Status, socket_beside};
 use tollgate_shm_abi::control::{self, ControlSocket};
@@ -174,6 +174,15 @@ impl Api {
     /// Applies documents.
     pub(crate) fn apply(&self, order: ApplyOrder) -> Result<proto::ApplyStateResponse, Failure> {
         self.client.apply(order).map_err(failure)
+    }
+
+    /// Watches what changes.
+    pub(crate) fn watch<R: Watched>(
+        &self,
+        request: R,
+        each: impl FnMut(R::Response) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.client.watch(request, each).map_err(failure)
     }
 
     /// Watches calls.

@@ -1,5 +1,6 @@
 //! `tollgate approval …` and `tollgate approve`: changes of tenants that wait for an operator.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -7,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tollgate_admin::proto::{
     Approval, ApprovalId, ApprovalState, DecideApprovalRequest, ListApprovalsRequest,
-    ShowApprovalRequest, WithdrawApprovalRequest,
+    ShowApprovalRequest, WatchApprovalRequest, WithdrawApprovalRequest,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -214,21 +215,48 @@ pub(crate) fn waits(api: &Api, id: &ApprovalId, how: &Waiting) -> Result<String,
     stderr::tell(&format!(
         "tollgate: request {request} waits for an operator's approval"
     ));
+    let mut is_lost = false;
     loop {
-        let (one, _) = shown(api, id.clone())?;
-        let summary = plain(&one.summary).into_owned();
-        let decided = end(&one).unwrap_or_default();
-        let ended = |code| Failure::new(code, format!("request {request} is {decided}"));
-        match one.state() {
-            ApprovalState::Approved => return Ok(format!("approved {request}: {summary}\n")),
-            ApprovalState::Denied => return Err(ended(Code::PERMISSION_DENIED)),
-            ApprovalState::Withdrawn => return Err(ended(Code::CANCELLED)),
-            ApprovalState::Expired => return Err(ended(Code::DEADLINE_EXCEEDED)),
-            ApprovalState::Waiting | ApprovalState::Unspecified => {
-                std::thread::sleep(APPROVAL_LOOK);
+        let mut decided = None;
+        let watched = api.watch(wanted(id), |seen| {
+            is_lost = false;
+            decided = seen.approval.and_then(|one| how_it_ended(&request, &one));
+            match decided {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
             }
+        });
+        match (decided, watched) {
+            (Some(ended), _) => return ended,
+            // The daemon may have been replaced.
+            (None, Err(failure)) if is_lost => return Err(failure),
+            (None, _) => is_lost = true,
         }
+        std::thread::sleep(APPROVAL_LOOK);
     }
+}
+
+fn wanted(id: &ApprovalId) -> WatchApprovalRequest {
+    WatchApprovalRequest {
+        tenant: id.tenant.clone(),
+        number: id.number,
+        interval: None,
+    }
+}
+
+/// How a request ended; `None`: it waits.
+fn how_it_ended(request: &str, one: &Approval) -> Option<Result<String, Failure>> {
+    let ended = |code| {
+        let how = end(one).unwrap_or_default();
+        Failure::new(code, format!("request {request} is {how}"))
+    };
+    Some(match one.state() {
+        ApprovalState::Approved => Ok(format!("approved {request}: {}\n", plain(&one.summary))),
+        ApprovalState::Denied => Err(ended(Code::PERMISSION_DENIED)),
+        ApprovalState::Withdrawn => Err(ended(Code::CANCELLED)),
+        ApprovalState::Expired => Err(ended(Code::DEADLINE_EXCEEDED)),
+        ApprovalState::Waiting | ApprovalState::Unspecified => return None,
+    })
 }
 
 fn shown(api: &Api, id: ApprovalId) -> Result<(Approval, Value), Failure> {

@@ -88,5 +88,6 @@ pub(crate) const LOOK_UP: Duration = Duration::from_millis(50);
 /// The most bytes of the file with the contexts.
 pub(crate) const MAX_CONTEXTS_BYTES: u64 = 1 << 20;
 
-/// How often a command that waits for an operator's approval looks for it.
+/// The pause before a command that waits for an operator's approval watches it again, if the daemon
+/// ended the watch.
 pub(crate) const APPROVAL_LOOK: Duration = Duration::from_secs(1);

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read as _, Write as _};
+use std::ops::ControlFlow;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -73,6 +75,9 @@ fn described(peer: &Peer) -> String {
     }
 }
 
+/// The looks of the only test that watches.
+static LOOKS: AtomicU64 = AtomicU64::new(0);
+
 /// Answers as a daemon with one tenant, `TOKEN` (its token), does.
 fn by_rote(call: Call) {
     let token = call
@@ -97,6 +102,13 @@ fn by_rote(call: Call) {
             let report = serde_json::json!({"tap": poll.tap + 1});
             let report = Some(crate::from_json(report));
             Ok(Answer::TapCalls(TapCallsResponse { report }))
+        }
+        Ask::WatchPolicies(request) => {
+            // Every third look differs from the one before.
+            let look = LOOKS.fetch_add(1, Ordering::Relaxed) / 3;
+            let report = serde_json::json!({"tenant": request.tenant, "look": look});
+            let report = Some(crate::from_json(report));
+            Ok(Answer::WatchPolicies(WatchPoliciesResponse { report }))
         }
         // Another answer than was asked for.
         Ask::GetStatus(_) => Ok(Answer::ListTenants(ListTenantsResponse::default())),
@@ -124,6 +136,34 @@ fn a_request_reaches_the_daemon_with_its_caller_and_the_answer_comes_back() {
     assert_eq!(mixed.code, Code::INTERNAL, "{mixed}");
     let dropped = client.ask(VerifyAuditLogRequest {}).unwrap_err();
     assert_eq!(dropped, stopping());
+}
+
+#[test]
+fn a_watch_has_the_answers_that_differ() {
+    let served = served(everybody, by_rote);
+    let client = served.client(None);
+    let watched = |seconds, nanos| WatchPoliciesRequest {
+        tenant: "acme".to_owned(),
+        interval: Some(prost_types::Duration { seconds, nanos }),
+    };
+    let mut seen = Vec::new();
+    let ended = client.watch(watched(0, 250_000_000), |answer| {
+        let report = answer.report.unwrap();
+        seen.push(number(&report, "look"));
+        match seen.len() {
+            3 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    ended.unwrap();
+    assert_eq!(seen, [Some(0), Some(1), Some(2)]);
+    assert!(LOOKS.load(Ordering::Relaxed) >= 7);
+    for (seconds, nanos) in [(0, 1), (3_601, 0), (-1, 0), (i64::MAX, i32::MIN)] {
+        let refused = client.watch(watched(seconds, nanos), |_| ControlFlow::Continue(()));
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
+        assert!(refused.message.contains("out of range"), "{refused}");
+    }
 }
 
 #[test]

@@ -15,6 +15,13 @@ use crate::values::{Side, duration, number};
 
 /// Policies, and whom the command acts as.
 #[derive(Debug, Args)]
+pub(crate) struct List {
+    /// Stay, and print the list again whenever it differs, as while a version is on trial
+    #[arg(long)]
+    pub(crate) watch: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct PolicyCommand {
     #[command(flatten)]
     pub(crate) acting: Acting,
@@ -44,7 +51,7 @@ pub(crate) enum Policy {
     /// changes
     Diff(Diff),
     /// List the policies and their attachments
-    List,
+    List(List),
     /// Delete a version of a policy, or all versions; refused while a version is attached or the
     /// target of a rollback
     #[command(after_help = "The numbers of deleted versions aren't reused.\n\n\

@@ -38,6 +38,6 @@ pub(crate) fn policy(socket: &Path, args: &PolicyCommand) -> Result<String, Fail
         Policy::Diff(args) => diff(&api()?, args),
         Policy::Delete(args) => delete(&api()?, args),
         Policy::Tool(_) => unreachable!("main runs what needs no daemon"),
-        Policy::List => list(&api()?),
+        Policy::List(args) => list(&api()?, args),
     }
 }

@@ -1,22 +1,48 @@
 //! The versions of policies and their decisions: `tollgate policy list`, `show`, `diff` and
 //! `delete`.
 
+use std::ops::ControlFlow;
+
 use serde_json::Value;
-use tollgate_admin::proto::{DeletePolicyRequest, DiffPolicyRequest, ShowPolicyRequest};
+use tollgate_admin::proto::{
+    DeletePolicyRequest, DiffPolicyRequest, ShowPolicyRequest, WatchPoliciesRequest,
+};
 use tollgate_shm_abi::status::Code;
 
 use crate::api::{Api, json_of};
 use crate::failure::Failure;
-use crate::policy::args::{Delete, Diff, Show, VersionName};
+use crate::policy::args::{Delete, Diff, List, Show, VersionName};
 use crate::policy::attachments::{listed, selection};
 use crate::render::{items, lines, outline};
 use crate::{output, screen};
 
 /// `tollgate policy list`
-pub(super) fn list(api: &Api) -> Result<String, Failure> {
-    let report = listed(api)?;
+pub(super) fn list(api: &Api, args: &List) -> Result<String, Failure> {
+    if !args.watch {
+        return Ok(described(&listed(api)?));
+    }
+    let (mut last, mut printed) = (None, Ok(()));
+    api.watch(WatchPoliciesRequest::default(), |seen| {
+        let text = described(&json_of(seen.report));
+        if last.as_ref() == Some(&text) {
+            return ControlFlow::Continue(());
+        }
+        let between = if last.is_some() { "\n" } else { "" };
+        printed = output::print(&format!("{between}{text}"));
+        last = Some(text);
+        match &printed {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    })?;
+    printed?;
+    let sentence = "the daemon ended the watch: it was replaced, or the connection is too old";
+    Err(Failure::new(Code::UNAVAILABLE, sentence).hint("the same command again"))
+}
+
+fn described(report: &Value) -> String {
     let policies: Vec<_> = items(&report["policies"]).iter().map(describe).collect();
-    Ok(lines(&policies))
+    lines(&policies)
 }
 
 /// `acme  acl@2  1823 bytes  sha256:5f0c…  client hotel.Reservation/Reserve`

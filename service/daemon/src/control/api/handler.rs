@@ -53,6 +53,36 @@ impl Api {
         Ok(Some(tenant))
     }
 
+    /// The policies of a tenant, or of every owner if it is empty.
+    fn policies(&self, tenant: String) -> Result<Option<Struct>> {
+        let control = &self.control;
+        let owner = some(tenant).map(Owned::Tenant);
+        if let Some(owner) = &owner {
+            control.changes.require_owner(owner).map_err(refused)?;
+        }
+        let (store, config) = (control.changes.store(), control.config());
+        told(report::list(
+            store,
+            &control.policies,
+            &config,
+            owner.as_ref(),
+        ))
+    }
+
+    /// The state, or a tenant's part of it.
+    async fn status(&self, tenant: &str) -> Result<Option<Struct>> {
+        told(match tenant {
+            "" => report::status(&self.control).await,
+            tenant => report::status_of(&self.control, tenant).await,
+        })
+    }
+
+    /// The metrics, or a tenant's.
+    async fn metrics(&self, tenant: &str) -> Result<Option<Struct>> {
+        let of = self.require(tenant)?;
+        told(metrics_json::report(&self.control, of).await)
+    }
+
     /// What takes something back, which never waits for an approval.
     async fn take_back(&self, step: Step, at: Option<PolicySelection>) -> Result<Option<Struct>> {
         let stepped =
@@ -376,18 +406,17 @@ impl Handler for Api {
         &self,
         request: Authorized<ListPoliciesRequest>,
     ) -> Result<ListPoliciesResponse> {
-        let control = &self.control;
-        let tenant = Some(request.tenant.clone()).filter(|tenant| !tenant.is_empty());
-        let owner = tenant.map(Owned::Tenant);
-        let required = owner
-            .iter()
-            .try_for_each(|owner| control.changes.require_owner(owner));
-        required.map_err(refused)?;
-        let (store, config) = (control.changes.store(), control.config());
-        let listed = report::list(store, &control.policies, &config, owner.as_ref());
-        let listed = listed.map_err(refused)?;
         Ok(ListPoliciesResponse {
-            report: Some(from_json(listed)),
+            report: self.policies(request.into_request().tenant)?,
+        })
+    }
+
+    async fn watch_policies(
+        &self,
+        request: Authorized<WatchPoliciesRequest>,
+    ) -> Result<WatchPoliciesResponse> {
+        Ok(WatchPoliciesResponse {
+            report: self.policies(request.into_request().tenant)?,
         })
     }
 
@@ -498,6 +527,18 @@ impl Handler for Api {
         approvals::show(store, &request.tenant, request.number).map_err(refused)
     }
 
+    async fn watch_approval(
+        &self,
+        request: Authorized<WatchApprovalRequest>,
+    ) -> Result<WatchApprovalResponse> {
+        let store = self.control.changes.store();
+        let shown = approvals::show(store, &request.tenant, request.number).map_err(refused)?;
+        Ok(WatchApprovalResponse {
+            approval: shown.approval,
+            report: shown.report,
+        })
+    }
+
     async fn decide_approval(
         &self,
         request: Authorized<DecideApprovalRequest>,
@@ -519,13 +560,17 @@ impl Handler for Api {
     // ---- observation ----
 
     async fn get_status(&self, request: Authorized<GetStatusRequest>) -> Result<GetStatusResponse> {
-        let tenant = request.into_request().tenant;
-        let status = match &*tenant {
-            "" => report::status(&self.control).await,
-            tenant => report::status_of(&self.control, tenant).await,
-        };
         Ok(GetStatusResponse {
-            report: told(status)?,
+            report: self.status(&request.into_request().tenant).await?,
+        })
+    }
+
+    async fn watch_status(
+        &self,
+        request: Authorized<WatchStatusRequest>,
+    ) -> Result<WatchStatusResponse> {
+        Ok(WatchStatusResponse {
+            report: self.status(&request.into_request().tenant).await?,
         })
     }
 
@@ -533,11 +578,17 @@ impl Handler for Api {
         &self,
         request: Authorized<GetMetricsRequest>,
     ) -> Result<GetMetricsResponse> {
-        let tenant = request.into_request().tenant;
-        let of = self.require(&tenant)?;
-        let metrics = metrics_json::report(&self.control, of).await;
         Ok(GetMetricsResponse {
-            report: told(metrics)?,
+            report: self.metrics(&request.into_request().tenant).await?,
+        })
+    }
+
+    async fn watch_metrics(
+        &self,
+        request: Authorized<WatchMetricsRequest>,
+    ) -> Result<WatchMetricsResponse> {
+        Ok(WatchMetricsResponse {
+            report: self.metrics(&request.into_request().tenant).await?,
         })
     }
 
