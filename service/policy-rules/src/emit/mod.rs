@@ -1,0 +1,16 @@
+//! From a plan to a module.
+//!
+//! ```text
+//!   code      one function: labels, locals          module    functions, constants, sections
+//!   values    expressions                           helpers   what expressions call: texts, times, numbers
+//!   rules     conditions, actions, exports
+//! ```
+
+mod code;
+mod helpers;
+mod module;
+mod rules;
+mod texts;
+mod values;
+
+pub(crate) use rules::{counters, emit};
