@@ -64,6 +64,7 @@ mod policy_tools;
 mod render;
 mod request;
 mod rpc;
+mod rules;
 mod schema;
 mod screen;
 mod stderr;

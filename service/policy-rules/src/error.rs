@@ -4,6 +4,8 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct RulesError {
+    /// The byte in the file, from 0.
+    pub offset: usize,
     /// The line, from 1.
     pub line: usize,
     /// The character in its line, from 1.

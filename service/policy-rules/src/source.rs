@@ -113,6 +113,7 @@ pub(crate) fn line_and_column(file: &str, at: usize) -> (usize, usize) {
 pub(crate) fn located(file: &str, error: ErrorAt) -> RulesError {
     let (line, column) = line_and_column(file, error.at);
     RulesError {
+        offset: file.floor_char_boundary(error.at),
         line,
         column,
         reason: error.reason,

@@ -51,9 +51,9 @@ deny = { text = { cel = "request.s + ' stays ' + string(request.i32) + ' nights'
     let ask = |s: &str, i32: i32| bed.ask(&json!({ "s": s, "i32": i32 }));
     assert_eq!(ask("Ada", 99), Seen::Allow);
     assert_eq!(ask("Bob", 30), Seen::Allow);
-    let blocked = "on the block list (rule blocked, line 12)";
+    let blocked = "on the block list (rule blocked, line 13)";
     assert_eq!(ask("Mallory", 99), denied(Code::RESOURCE_EXHAUSTED, blocked));
-    let long = "Bob stays 31 nights (rule long stays, line 17)";
+    let long = "Bob stays 31 nights (rule long stays, line 18)";
     assert_eq!(ask("Bob", 31), denied(Code::PERMISSION_DENIED, long));
 }
 
