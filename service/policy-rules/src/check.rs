@@ -11,15 +11,14 @@ use tollgate_schema::spelling::did_you_mean;
 
 use crate::error::{ErrorAt, fail, shown, some_of};
 use crate::file::{Hook, Word, metadata_key};
-use crate::functions;
 use crate::limits;
 use crate::ops::{
     Entry, Op, Typed, balanced, compared, concatenated, field, in_numbers, in_texts, in_values,
     present, zero,
 };
 use crate::parse::{Arithmetic, Comparison, Kind, Macro, Node, Quantifier};
-use crate::scope::{Message, NAMES, Resolved, Types};
-use crate::types::{Const, List, Type};
+use crate::scope::{Message, Resolved, Types};
+use crate::types::{Const, List, NAMES, Type};
 use crate::usage::Usage;
 
 /// What a macro's name stands for.
@@ -92,7 +91,10 @@ impl<'a> Checker<'a> {
             );
         }
         if self.depth == 2 * limits::NESTING {
-            return fail(node.at, "with its macros unrolled, the expression is nested too deeply");
+            return fail(
+                node.at,
+                "with its macros unrolled, the expression is nested too deeply",
+            );
         }
         self.depth += 1;
         let checked = self.kind(node);
@@ -113,7 +115,11 @@ impl<'a> Checker<'a> {
             ),
             Kind::Not(inner) => {
                 let inner = self.expect(inner, Type::Bool, "the operand of !")?;
-                Ok(Typed::new(Type::Bool, inner.fails, Op::Not(Box::new(inner))))
+                Ok(Typed::new(
+                    Type::Bool,
+                    inner.fails,
+                    Op::Not(Box::new(inner)),
+                ))
             }
             Kind::Negate(inner) => self.negate(at, inner),
             Kind::And(a, b) => self.logical(a, b, "&&", Op::And),
@@ -126,7 +132,7 @@ impl<'a> Checker<'a> {
                 function,
                 target,
                 arguments,
-            } => functions::call(self, at, function, target.as_deref(), arguments),
+            } => self.call(at, function, target.as_deref(), arguments),
             Kind::Macro(made) => self.quantify(at, made),
         }
     }
@@ -165,7 +171,10 @@ impl<'a> Checker<'a> {
                 None => Ok(value),
                 Some((at, name)) => {
                     let name = shown(name);
-                    fail(*at, format!("{first} is a {}; it has no field {name}", value.ty))
+                    fail(
+                        *at,
+                        format!("{first} is a {}; it has no field {name}", value.ty),
+                    )
                 }
             };
         }
@@ -183,7 +192,9 @@ impl<'a> Checker<'a> {
             ),
             _ if self.lists.contains_key(first) => fail(
                 at,
-                format!("{first} is a list; it can follow \"in\", or have size(), all(), exists() or exists_one()"),
+                format!(
+                    "{first} is a list; it can follow \"in\", or have size(), all(), exists() or exists_one()"
+                ),
             ),
             _ => match self.types.enum_value(at, &path) {
                 Some(value) => Ok(Typed::constant(Const::Int(value?))),
@@ -194,7 +205,9 @@ impl<'a> Checker<'a> {
 
     fn unknown_name(&self, at: usize, name: &str) -> ErrorAt {
         if ["caller", "source", "peer", "auth", "identity"].contains(&name) {
-            let text = format!("{name:?}: rules can't know who calls yet; no view of the policy ABI has a caller's attributes");
+            let text = format!(
+                "{name:?}: rules can't know who calls yet; no view of the policy ABI has a caller's attributes"
+            );
             return ErrorAt::new(at, text);
         }
         let bound = self.bound.iter().map(|(name, _)| name.as_str());
@@ -202,7 +215,10 @@ impl<'a> Checker<'a> {
         let names: Vec<_> = NAMES.iter().copied().chain(lists).chain(bound).collect();
         let meant = did_you_mean(name, names.iter().copied());
         let (name, names) = (shown(name), some_of(names));
-        ErrorAt::new(at, format!("nothing is named {name}; there are {names}{meant}"))
+        ErrorAt::new(
+            at,
+            format!("nothing is named {name}; there are {names}{meant}"),
+        )
     }
 
     fn method_name(&self, at: usize) -> Result<Typed, ErrorAt> {
@@ -228,7 +244,9 @@ impl<'a> Checker<'a> {
         if self.method.ends_with('*') {
             let message = match self.method {
                 "*" => "a rule for * knows no fields; name the methods or the service".to_owned(),
-                method => format!("the methods of {method} aren't known; give the schema with --proto, or name the methods"),
+                method => format!(
+                    "the methods of {method} aren't known; give the schema with --proto, or name the methods"
+                ),
             };
             return fail(at, message);
         }
@@ -243,9 +261,10 @@ impl<'a> Checker<'a> {
                 let index = self.usage.field(at, &name)?;
                 Ok(field(index, &name, ty))
             }
-            Resolved::Message { name, .. } => {
-                fail(at, format!("this is a whole {name}; name one of its fields"))
-            }
+            Resolved::Message { name, .. } => fail(
+                at,
+                format!("this is a whole {name}; name one of its fields"),
+            ),
         }
     }
 
@@ -275,7 +294,10 @@ impl<'a> Checker<'a> {
 
     fn has(&mut self, at: usize, operand: &Node, name: &str) -> Result<Typed, ErrorAt> {
         let Some(mut path) = operand.path() else {
-            return fail(at, "has() takes a field such as request.a.b, or metadata.key");
+            return fail(
+                at,
+                "has() takes a field such as request.a.b, or metadata.key",
+            );
         };
         path.push((at + 1, name));
         if path[0].1 == "metadata" {
@@ -283,7 +305,10 @@ impl<'a> Checker<'a> {
             return Ok(present(Entry::Key(key)));
         }
         if !["request", "reply"].contains(&path[0].1) {
-            return fail(at, "has() takes a field such as request.a.b, or metadata.key");
+            return fail(
+                at,
+                "has() takes a field such as request.a.b, or metadata.key",
+            );
         }
         match self.resolve(&path)? {
             Resolved::Field(name, ty) => {
@@ -305,7 +330,9 @@ impl<'a> Checker<'a> {
             }
             Resolved::Message { name, .. } => fail(
                 at,
-                format!("has() of a {name}: each of its fields may be absent by itself, so a view doesn't show whether the message is there; ask for one of its fields"),
+                format!(
+                    "has() of a {name}: each of its fields may be absent by itself, so a view doesn't show whether the message is there; ask for one of its fields"
+                ),
             ),
         }
     }
@@ -315,14 +342,18 @@ impl<'a> Checker<'a> {
             (Kind::Name(name), Kind::Const(Const::String(key))) if name == "metadata" => {
                 self.metadata(index.at, key)
             }
-            (Kind::Name(name), _) if name == "metadata" => {
-                fail(index.at, "a metadata key is a constant text: a policy declares what it reads")
-            }
+            (Kind::Name(name), _) if name == "metadata" => fail(
+                index.at,
+                "a metadata key is a constant text: a policy declares what it reads",
+            ),
             (Kind::Name(name), _) if name == "metadata_values" => fail(
                 at,
                 "metadata_values[..] is a list; it can follow \"in\", or have size(), all(), exists() or exists_one()",
             ),
-            _ => fail(at, "an index isn't supported in rules, except in metadata[\"key\"]"),
+            _ => fail(
+                at,
+                "an index isn't supported in rules, except in metadata[\"key\"]",
+            ),
         }
     }
 
@@ -344,7 +375,9 @@ impl<'a> Checker<'a> {
                 }
             }
             Kind::Index(map, key) => match (&map.kind, &key.kind) {
-                (Kind::Name(name), Kind::Const(Const::String(text))) if name == "metadata_values" => {
+                (Kind::Name(name), Kind::Const(Const::String(text)))
+                    if name == "metadata_values" =>
+                {
                     let (key, _, ty) = self.key(key.at, text)?;
                     Ok(Items::Key(key, ty))
                 }
@@ -352,7 +385,10 @@ impl<'a> Checker<'a> {
             },
             Kind::Select(..) => match self.path(node) {
                 Err(error) => Err(error),
-                Ok(found) => fail(node.at, format!("a list is expected here, not a {}", found.ty)),
+                Ok(found) => fail(
+                    node.at,
+                    format!("a list is expected here, not a {}", found.ty),
+                ),
             },
             _ => fail(
                 node.at,
@@ -367,7 +403,9 @@ impl<'a> Checker<'a> {
             Kind::Name(name) => {
                 self.lists.contains_key(name) && self.bound.iter().all(|(bound, _)| bound != name)
             }
-            Kind::Index(map, _) => matches!(&map.kind, Kind::Name(name) if name == "metadata_values"),
+            Kind::Index(map, _) => {
+                matches!(&map.kind, Kind::Name(name) if name == "metadata_values")
+            }
             _ => false,
         };
         is_list.then(|| {
@@ -439,7 +477,10 @@ impl<'a> Checker<'a> {
                 let fails = inner.fails;
                 Ok(Typed::new(Type::Double, fails, Op::Negate(Box::new(inner))))
             }
-            ty => fail(at, format!("a {ty} can't be negated; an int or a double can")),
+            ty => fail(
+                at,
+                format!("a {ty} can't be negated; an int or a double can"),
+            ),
         }
     }
 
@@ -454,7 +495,10 @@ impl<'a> Checker<'a> {
         let (a, b) = (self.check(a)?, self.check(b)?);
         if a.ty != b.ty {
             let (a, b) = (a.ty, b.ty);
-            return fail(at, format!("the values of ? : have one type; these are a {a} and a {b}"));
+            return fail(
+                at,
+                format!("the values of ? : have one type; these are a {a} and a {b}"),
+            );
         }
         let (ty, fails) = (a.ty, condition.fails || a.fails || b.fails);
         let op = Op::Choose(Box::new(condition), Box::new(a), Box::new(b));
@@ -554,8 +598,12 @@ impl<'a> Checker<'a> {
             }
             Items::Values(values) => values,
             Items::Texts(texts) => {
-                let texts = texts.into_iter().filter_map(|text| String::from_utf8(text).ok());
-                texts.map(|text| Typed::constant(Const::String(text))).collect()
+                let texts = texts
+                    .into_iter()
+                    .filter_map(|text| String::from_utf8(text).ok());
+                texts
+                    .map(|text| Typed::constant(Const::String(text)))
+                    .collect()
             }
             Items::Ints(numbers) => {
                 let numbers = numbers.into_iter().map(Const::Int);
@@ -564,7 +612,10 @@ impl<'a> Checker<'a> {
         };
         if values.len() > limits::NODES {
             let (count, most) = (values.len(), limits::NODES);
-            return fail(at, format!("a macro over {count} values; the limit is {most}"));
+            return fail(
+                at,
+                format!("a macro over {count} values; the limit is {most}"),
+            );
         }
         let mut conditions = Vec::with_capacity(values.len());
         for value in values {
@@ -589,4 +640,3 @@ fn key_of(path: &[(usize, &str)]) -> String {
     let names: Vec<_> = path[1..].iter().map(|(_, name)| *name).collect();
     names.join(".")
 }
-

@@ -4,16 +4,16 @@
 
 use std::collections::BTreeMap;
 
-use toml::Spanned;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::metadata::{check_key, check_value, is_binary, is_reserved};
 use tollgate_shm_abi::status::Code;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::{ErrorAt, fail, shown, some_of};
 use crate::limits;
 use crate::source::{Text, line_and_column};
-use crate::types::{FieldType, List};
+use crate::types::{FieldType, List, NAMES};
 
 /// The rules of a file, in its order.
 #[derive(Debug)]
@@ -111,7 +111,15 @@ pub(crate) enum Value {
     Expression(Text),
 }
 
-const FILE_KEYS: &[&str] = &["name", "version", "methods", "name_rules", "lists", "method", "rule"];
+const FILE_KEYS: &[&str] = &[
+    "name",
+    "version",
+    "methods",
+    "name_rules",
+    "lists",
+    "method",
+    "rule",
+];
 const METHOD_KEYS: &[&str] = &["name", "request", "reply"];
 const RULE_KEYS: &[&str] = &[
     "name",
@@ -146,7 +154,10 @@ const ABSENT_KEYS: &[(&str, &str)] = &[
 pub(crate) fn read(text: &str) -> Result<RulesFile, ErrorAt> {
     if text.len() > limits::FILE_BYTES {
         let (bytes, most) = (text.len(), limits::FILE_BYTES);
-        return fail(0, format!("the file has {bytes} bytes; the limit is {most}"));
+        return fail(
+            0,
+            format!("the file has {bytes} bytes; the limit is {most}"),
+        );
     }
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -184,7 +195,10 @@ impl Reader<'_> {
         if rules.len() > limits::RULES {
             let (count, most) = (rules.len(), limits::RULES);
             let at = rules[most].span().start;
-            return fail(at, format!("the file has {count} rules; the limit is {most}"));
+            return fail(
+                at,
+                format!("the file has {count} rules; the limit is {most}"),
+            );
         }
         for node in rules {
             let rule = self.rule(node, shared.as_deref())?;
@@ -213,7 +227,10 @@ impl Reader<'_> {
                 "reply" => Hook::Reply,
                 other => {
                     let other = shown(other);
-                    return fail(word.at, format!("hook {other} is neither request nor reply"));
+                    return fail(
+                        word.at,
+                        format!("hook {other} is neither request nor reply"),
+                    );
                 }
             },
         };
@@ -227,14 +244,21 @@ impl Reader<'_> {
                 );
             }
         };
-        let skips = match table.get("on_error").map(|node| self.word(node)).transpose()? {
+        let skips = match table
+            .get("on_error")
+            .map(|node| self.word(node))
+            .transpose()?
+        {
             None => false,
             Some(word) => match word.value.as_str() {
                 "deny" => false,
                 "skip" => true,
                 other => {
                     let other = shown(other);
-                    return fail(word.at, format!("on_error {other} is neither deny nor skip"));
+                    return fail(
+                        word.at,
+                        format!("on_error {other} is neither deny nor skip"),
+                    );
                 }
             },
         };
@@ -242,7 +266,10 @@ impl Reader<'_> {
         let (actions, end) = self.actions(table, hook)?;
         if actions.is_empty() && matches!(end, End::Next) {
             let actions = some_of(RULE_KEYS[5..].iter().copied());
-            return fail(at, format!("the rule does nothing; it needs one of {actions}"));
+            return fail(
+                at,
+                format!("the rule does nothing; it needs one of {actions}"),
+            );
         }
         Ok(Rule {
             at,
@@ -275,7 +302,8 @@ impl Reader<'_> {
                 })?;
                 let value = self.value(value)?;
                 if let Value::Text(at, text) = &value {
-                    let bad = |error| ErrorAt::new(*at, format!("the value of {}: {error}", key.value));
+                    let bad =
+                        |error| ErrorAt::new(*at, format!("the value of {}: {error}", key.value));
                     match is_binary(&key.value) {
                         true => {}
                         false => check_value(&key.value, text.as_bytes()).map_err(bad)?,
@@ -290,7 +318,9 @@ impl Reader<'_> {
         if let Some(node) = table.get("delay_ms") {
             let most = i64::from(limits::DELAY_MS);
             let ms = bounded(node, "delay_ms", 0..=most)?;
-            actions.push(Action::Delay { us: ms as u32 * 1000 });
+            actions.push(Action::Delay {
+                us: ms as u32 * 1000,
+            });
         }
         if let Some(node) = table.get("priority") {
             let priority = bounded(node, "priority", 0..=limits::PRIORITY.into())?;
@@ -299,7 +329,10 @@ impl Reader<'_> {
         if let Some(node) = table.get("route") {
             let at = node.span().start;
             if hook == Hook::Reply {
-                return fail(at, "a reply has no route; the rule needs hook = \"request\"");
+                return fail(
+                    at,
+                    "a reply has no route; the rule needs hook = \"request\"",
+                );
             }
             let value = self.value(node)?;
             if let Value::Text(_, label) = &value {
@@ -361,12 +394,20 @@ impl Reader<'_> {
 
     fn status(&self, node: &Node<'_>) -> Result<Code, ErrorAt> {
         let word = self.word(node)?;
-        let names = || Code::ALL.iter().filter(|code| **code != Code::OK).filter_map(|code| code.name());
+        let names = || {
+            Code::ALL
+                .iter()
+                .filter(|code| **code != Code::OK)
+                .filter_map(|code| code.name())
+        };
         let found = Code::from_name(&word.value).filter(|code| *code != Code::OK);
         found.ok_or_else(|| {
             let (name, meant) = (shown(&word.value), did_you_mean(&word.value, names()));
             let names = names().collect::<Vec<_>>().join(", ");
-            ErrorAt::new(word.at, format!("{name} is no status of a denial; there are {names}{meant}"))
+            ErrorAt::new(
+                word.at,
+                format!("{name} is no status of a denial; there are {names}{meant}"),
+            )
         })
     }
 
@@ -402,7 +443,10 @@ impl Reader<'_> {
         match node.get_ref() {
             DeValue::String(text) if text.len() > limits::TEXT_BYTES => {
                 let (bytes, most) = (text.len(), limits::TEXT_BYTES);
-                fail(at, format!("the text has {bytes} bytes; the limit is {most}"))
+                fail(
+                    at,
+                    format!("the text has {bytes} bytes; the limit is {most}"),
+                )
             }
             DeValue::String(text) => Ok(Value::Text(at, text.to_string())),
             DeValue::Boolean(value) => Ok(Value::Bool(*value)),
@@ -433,7 +477,10 @@ impl Reader<'_> {
         let table = as_table(node, "lists")?;
         if table.len() > limits::LISTS {
             let (count, most) = (table.len(), limits::LISTS);
-            return fail(node.span().start, format!("there are {count} lists; the limit is {most}"));
+            return fail(
+                node.span().start,
+                format!("there are {count} lists; the limit is {most}"),
+            );
         }
         for (key, node) in table {
             let at = key.span().start;
@@ -443,10 +490,18 @@ impl Reader<'_> {
             let is_name = name.starts_with(begins) && name.chars().all(goes_on);
             if !is_name || name.len() > limits::NAME_BYTES {
                 let name = shown(name);
-                return fail(at, format!("list {name}: a list's name has letters, digits and _, and begins with no digit"));
+                return fail(
+                    at,
+                    format!(
+                        "list {name}: a list's name has letters, digits and _, and begins with no digit"
+                    ),
+                );
             }
-            if crate::scope::NAMES.contains(&name.as_ref()) {
-                return fail(at, format!("list {name:?}: expressions have this name already"));
+            if NAMES.contains(&name.as_ref()) {
+                return fail(
+                    at,
+                    format!("list {name:?}: expressions have this name already"),
+                );
             }
             lists.insert(name.to_string(), self.list(node, name)?);
         }
@@ -458,7 +513,10 @@ impl Reader<'_> {
         let at = node.span().start;
         if items.len() > limits::LIST_ITEMS {
             let (count, most) = (items.len(), limits::LIST_ITEMS);
-            return fail(at, format!("list {name:?} has {count} values; the limit is {most}"));
+            return fail(
+                at,
+                format!("list {name:?} has {count} values; the limit is {most}"),
+            );
         }
         if items.iter().all(|item| item.get_ref().is_str()) {
             let texts = items.iter().filter_map(|item| item.get_ref().as_str());
@@ -468,7 +526,10 @@ impl Reader<'_> {
             let numbers = items.iter().map(integer);
             return Ok(List::Ints(numbers.collect::<Result<_, _>>()?));
         }
-        fail(at, format!("the values of list {name:?} are neither all texts nor all integers"))
+        fail(
+            at,
+            format!("the values of list {name:?} are neither all texts nor all integers"),
+        )
     }
 
     fn declared(&self, node: Option<&Node<'_>>) -> Result<Vec<DeclaredMethod>, ErrorAt> {
@@ -489,7 +550,10 @@ impl Reader<'_> {
                 return fail(name.at, "fields are declared for one method each");
             }
             if methods.iter().any(|one| one.name == name.value) {
-                return fail(name.at, format!("method {:?} is declared twice", name.value));
+                return fail(
+                    name.at,
+                    format!("method {:?} is declared twice", name.value),
+                );
             }
             methods.push(DeclaredMethod {
                 at: name.at,
@@ -501,10 +565,7 @@ impl Reader<'_> {
         Ok(methods)
     }
 
-    fn field_types(
-        &self,
-        node: Option<&Node<'_>>,
-    ) -> Result<BTreeMap<String, FieldType>, ErrorAt> {
+    fn field_types(&self, node: Option<&Node<'_>>) -> Result<BTreeMap<String, FieldType>, ErrorAt> {
         let mut types = BTreeMap::new();
         let Some(node) = node else {
             return Ok(types);
@@ -536,7 +597,10 @@ impl Reader<'_> {
         let Some(node) = table.get(key) else {
             return Ok(Vec::new());
         };
-        array(node, key)?.iter().map(|node| self.word(node)).collect()
+        array(node, key)?
+            .iter()
+            .map(|node| self.word(node))
+            .collect()
     }
 
     fn name(&self, node: &Node<'_>) -> Result<Word, ErrorAt> {
@@ -544,7 +608,10 @@ impl Reader<'_> {
         let is_plain = |c: char| c.is_alphanumeric() || " -_.:".contains(c);
         if word.value.is_empty() || !word.value.chars().all(is_plain) {
             let name = shown(&word.value);
-            return fail(word.at, format!("name {name} has other characters than letters, digits, spaces and -_.:"));
+            return fail(
+                word.at,
+                format!("name {name} has other characters than letters, digits, spaces and -_.:"),
+            );
         }
         Ok(word)
     }
@@ -558,7 +625,10 @@ impl Reader<'_> {
             }),
             DeValue::String(text) => {
                 let (bytes, most) = (text.len(), limits::NAME_BYTES);
-                fail(at, format!("the name has {bytes} bytes; the limit is {most}"))
+                fail(
+                    at,
+                    format!("the name has {bytes} bytes; the limit is {most}"),
+                )
             }
             other => fail(at, format!("a text is expected here, not {}", kind(other))),
         }
@@ -571,7 +641,9 @@ impl Reader<'_> {
                 let (bytes, most) = (text.len(), limits::EXPRESSION_BYTES);
                 fail(
                     span.start,
-                    format!("the expression has {bytes} bytes; the limit is {most}. Long lists go to [lists]"),
+                    format!(
+                        "the expression has {bytes} bytes; the limit is {most}. Long lists go to [lists]"
+                    ),
                 )
             }
             DeValue::String(text) => {
@@ -597,7 +669,10 @@ fn check_keys(table: &DeTable<'_>, known: &[&str], of: &str) -> Result<(), Error
         }
         let meant = did_you_mean(name, known.iter().copied());
         let (name, known) = (shown(name), known.join(", "));
-        return fail(at, format!("{of} has no key {name}; there are {known}{meant}"));
+        return fail(
+            at,
+            format!("{of} has no key {name}; there are {known}{meant}"),
+        );
     }
     Ok(())
 }
@@ -627,7 +702,10 @@ fn boolean(node: &Node<'_>) -> Result<bool, ErrorAt> {
     let found = value.as_bool();
     found.ok_or_else(|| {
         let kind = kind(value);
-        ErrorAt::new(node.span().start, format!("true or false is expected here, not {kind}"))
+        ErrorAt::new(
+            node.span().start,
+            format!("true or false is expected here, not {kind}"),
+        )
     })
 }
 
@@ -638,7 +716,12 @@ fn integer(node: &Node<'_>) -> Result<i64, ErrorAt> {
         return fail(at, format!("an integer is expected here, not {kind}"));
     };
     let found = i64::from_str_radix(number.as_str(), number.radix());
-    found.map_err(|_| ErrorAt::new(at, format!("{} has more than 64 bits", shown(number.as_str()))))
+    found.map_err(|_| {
+        ErrorAt::new(
+            at,
+            format!("{} has more than 64 bits", shown(number.as_str())),
+        )
+    })
 }
 
 fn bounded(
@@ -652,7 +735,10 @@ fn bounded(
         false => {
             let (least, most) = (allowed.start(), allowed.end());
             let at = node.span().start;
-            fail(at, format!("{what} is {number}; {least} to {most} are allowed"))
+            fail(
+                at,
+                format!("{what} is {number}; {least} to {most} are allowed"),
+            )
         }
     }
 }
@@ -695,7 +781,10 @@ fn check_route(at: usize, label: &str) -> Result<(), ErrorAt> {
     match is_long || !label.bytes().all(is_allowed) {
         true => {
             let (label, most) = (shown(label), limits::ROUTE_BYTES);
-            fail(at, format!("route {label} isn't 1 to {most} of a-z 0-9 - _ ."))
+            fail(
+                at,
+                format!("route {label} isn't 1 to {most} of a-z 0-9 - _ ."),
+            )
         }
         false => Ok(()),
     }

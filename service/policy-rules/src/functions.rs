@@ -30,7 +30,16 @@ const METHODS: &[&str] = &[
 ];
 /// Functions without a value before them.
 const GLOBALS: &[&str] = &[
-    "has", "size", "int", "uint", "double", "string", "bytes", "timestamp", "duration", "matches",
+    "has",
+    "size",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bytes",
+    "timestamp",
+    "duration",
+    "matches",
 ];
 /// Functions of CEL, or of its extensions, that rules don't have, and why.
 const ABSENT: &[(&str, &str)] = &[
@@ -39,77 +48,86 @@ const ABSENT: &[(&str, &str)] = &[
     ("bool", "bool(..) isn't supported; compare with a constant"),
     ("map", "it makes a list, and a list is no value in rules"),
     ("filter", "it makes a list, and a list is no value in rules"),
-    ("lowerAscii", "an extension of CEL that rules don't have; matches(\"(?i)..\") ignores the case"),
-    ("upperAscii", "an extension of CEL that rules don't have; matches(\"(?i)..\") ignores the case"),
+    (
+        "lowerAscii",
+        "an extension of CEL that rules don't have; matches(\"(?i)..\") ignores the case",
+    ),
+    (
+        "upperAscii",
+        "an extension of CEL that rules don't have; matches(\"(?i)..\") ignores the case",
+    ),
     ("split", "it makes a list, and a list is no value in rules"),
     ("replace", "an extension of CEL that rules don't have"),
-    ("format", "an extension of CEL that rules don't have; + joins texts"),
+    (
+        "format",
+        "an extension of CEL that rules don't have; + joins texts",
+    ),
 ];
 
-/// Checks a call.
-pub(crate) fn call(
-    checker: &mut Checker<'_>,
-    at: usize,
-    name: &str,
-    target: Option<&Node>,
-    arguments: &[Node],
-) -> Result<Typed, ErrorAt> {
-    if let Some(target) = target
-        && let Some(path) = target.path()
-        && name == "value"
-        && path.len() == 1
-    {
-        return fail(at, "optional values aren't supported in rules");
-    }
-    let takes = |count: usize, form: &str| match arguments.len() == count {
-        true => Ok(()),
-        false => {
-            let given = arguments.len();
-            fail(at, format!("{form} is called with {given} arguments"))
+impl Checker<'_> {
+    /// Checks a call.
+    pub(crate) fn call(
+        &mut self,
+        at: usize,
+        name: &str,
+        target: Option<&Node>,
+        arguments: &[Node],
+    ) -> Result<Typed, ErrorAt> {
+        if let Some(target) = target
+            && let Some(path) = target.path()
+            && name == "value"
+            && path.len() == 1
+        {
+            return fail(at, "optional values aren't supported in rules");
         }
-    };
-    match (target, name) {
-        (Some(target), "startsWith" | "endsWith" | "contains") => {
-            takes(1, &format!("text.{name}(part)"))?;
-            let test = match name {
-                "startsWith" => TextTest::StartsWith,
-                "endsWith" => TextTest::EndsWith,
-                _ => TextTest::Contains,
-            };
-            let text = checker.expect(target, Type::String, &format!("what {name} tests"))?;
-            let part = checker.expect(&arguments[0], Type::String, "its argument")?;
-            let fails = text.fails || part.fails;
-            let op = Op::Text(test, Box::new(text), Box::new(part));
-            Ok(Typed::new(Type::Bool, fails, op))
+        let takes = |count: usize, form: &str| match arguments.len() == count {
+            true => Ok(()),
+            false => {
+                let given = arguments.len();
+                fail(at, format!("{form} is called with {given} arguments"))
+            }
+        };
+        match (target, name) {
+            (Some(target), "startsWith" | "endsWith" | "contains") => {
+                takes(1, &format!("text.{name}(part)"))?;
+                let test = match name {
+                    "startsWith" => TextTest::StartsWith,
+                    "endsWith" => TextTest::EndsWith,
+                    _ => TextTest::Contains,
+                };
+                let text = self.expect(target, Type::String, &format!("what {name} tests"))?;
+                let part = self.expect(&arguments[0], Type::String, "its argument")?;
+                let fails = text.fails || part.fails;
+                let op = Op::Text(test, Box::new(text), Box::new(part));
+                Ok(Typed::new(Type::Bool, fails, op))
+            }
+            (Some(target), "matches") => {
+                takes(1, "text.matches(pattern)")?;
+                matches(self, target, &arguments[0])
+            }
+            (None, "matches") => {
+                takes(2, "matches(text, pattern)")?;
+                matches(self, &arguments[0], &arguments[1])
+            }
+            (Some(target), "size") => {
+                takes(0, "value.size()")?;
+                size(self, target)
+            }
+            (None, "size") => {
+                takes(1, "size(value)")?;
+                size(self, &arguments[0])
+            }
+            (None, "timestamp" | "duration") => {
+                takes(1, &format!("{name}(text)"))?;
+                moment(self, name, &arguments[0])
+            }
+            (None, "int" | "uint" | "double" | "string" | "bytes") => {
+                takes(1, &format!("{name}(value)"))?;
+                convert(self, at, name, &arguments[0])
+            }
+            (Some(target), _) if part_of(name).is_some() => part(self, at, name, target, arguments),
+            _ => Err(unknown(at, name, target.is_some())),
         }
-        (Some(target), "matches") => {
-            takes(1, "text.matches(pattern)")?;
-            matches(checker, target, &arguments[0])
-        }
-        (None, "matches") => {
-            takes(2, "matches(text, pattern)")?;
-            matches(checker, &arguments[0], &arguments[1])
-        }
-        (Some(target), "size") => {
-            takes(0, "value.size()")?;
-            size(checker, target)
-        }
-        (None, "size") => {
-            takes(1, "size(value)")?;
-            size(checker, &arguments[0])
-        }
-        (None, "timestamp" | "duration") => {
-            takes(1, &format!("{name}(text)"))?;
-            moment(checker, name, &arguments[0])
-        }
-        (None, "int" | "uint" | "double" | "string" | "bytes") => {
-            takes(1, &format!("{name}(value)"))?;
-            convert(checker, at, name, &arguments[0])
-        }
-        (Some(target), _) if part_of(name).is_some() => {
-            part(checker, at, name, target, arguments)
-        }
-        _ => Err(unknown(at, name, target.is_some())),
     }
 }
 
@@ -130,7 +148,10 @@ fn unknown(at: usize, name: &str, is_method: bool) -> ErrorAt {
     }
     let meant = did_you_mean(name, names.iter().copied());
     let (name, names) = (shown(name), names.join(", "));
-    ErrorAt::new(at, format!("no function is named {name}; there are {names}{meant}"))
+    ErrorAt::new(
+        at,
+        format!("no function is named {name}; there are {names}{meant}"),
+    )
 }
 
 fn matches(checker: &mut Checker<'_>, text: &Node, pattern: &Node) -> Result<Typed, ErrorAt> {
@@ -138,7 +159,10 @@ fn matches(checker: &mut Checker<'_>, text: &Node, pattern: &Node) -> Result<Typ
     let at = pattern.at;
     let pattern = checker.expect(pattern, Type::String, "a pattern")?;
     let Some(Const::String(pattern)) = pattern.as_const() else {
-        return fail(at, "a pattern is a constant text: it becomes a table when the rules are compiled");
+        return fail(
+            at,
+            "a pattern is a constant text: it becomes a table when the rules are compiled",
+        );
     };
     let dfa = Dfa::compile(pattern).map_err(|reason| ErrorAt::new(at, reason))?;
     let fails = text.fails;
@@ -156,7 +180,10 @@ fn size(checker: &mut Checker<'_>, node: &Node) -> Result<Typed, ErrorAt> {
             let fails = value.fails;
             Ok(Typed::new(Type::Int, fails, Op::Size(Box::new(value))))
         }
-        ty => fail(node.at, format!("a {ty} has no size; a string, bytes and a list have")),
+        ty => fail(
+            node.at,
+            format!("a {ty} has no size; a string, bytes and a list have"),
+        ),
     }
 }
 
@@ -207,9 +234,12 @@ fn convert(
         (Type::Uint | Type::Double | Type::String, Type::Int) => true,
         (Type::Int | Type::Double | Type::String, Type::Uint) => true,
         (Type::Bool, Type::String) => false,
-        (Type::Int | Type::Uint | Type::Bytes, Type::String) => true,
+        (Type::Int | Type::Uint, Type::String) => true,
         _ => {
-            return fail(at, format!("a {from} can't be converted to a {to} in rules"));
+            return fail(
+                at,
+                format!("a {from} can't be converted to a {to} in rules"),
+            );
         }
     };
     let fails = value.fails || can_fail;
@@ -258,9 +288,17 @@ fn part(
     match time.ty {
         Type::Timestamp => {}
         Type::Duration => {
-            return fail(at, format!("{name}() of a duration isn't supported in rules; compare durations"));
+            return fail(
+                at,
+                format!("{name}() of a duration isn't supported in rules; compare durations"),
+            );
         }
-        ty => return fail(at, format!("{name}() is asked of a timestamp; this is a {ty}")),
+        ty => {
+            return fail(
+                at,
+                format!("{name}() is asked of a timestamp; this is a {ty}"),
+            );
+        }
     }
     if offset != 0 {
         let offset = Typed::constant(Const::Duration(offset));

@@ -5,14 +5,14 @@
 //!   TOML           text, places     names            types, fields        usage, rules      WebAssembly
 //! ```
 //!
-//! A module of rules is an ordinary one of the policy ABI, with a manifest of exactly what the rules
-//! read and change. So the daemon knows nothing about rules: sandbox, fuel, grants, views and the
-//! comparison of versions are those of every policy. The same file always gives the same bytes.
+//! A module of rules is an ordinary one of the policy ABI, with a manifest of exactly what the
+//! rules read and change. So the daemon knows nothing about rules: sandbox, fuel, grants, views and
+//! the comparison of versions are those of every policy. The same file always gives the same bytes.
 //!
-//! The compiler runs on its author's machine. Every input is bounded (`limits`), and every error has
-//! its line and column. Nothing is evaluated here: what CEL leaves open until a call comes, such as
-//! a missing metadata key, the module decides; such an error denies the call, unless the rule says
-//! `on_error = "skip"`.
+//! The compiler runs on its author's machine. Every input is bounded (`limits`), and every error
+//! has its line and column. Nothing is evaluated here: what CEL leaves open until a call comes,
+//! such as a missing metadata key, the module decides; such an error denies the call, unless the
+//! rule says `on_error = "skip"`.
 //!
 //! Absent on purpose: files, sockets, a sandbox, and an interpreter of rules.
 

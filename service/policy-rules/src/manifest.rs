@@ -13,14 +13,21 @@ pub(crate) fn manifest(file: &RulesFile, name: &str, plan: &Plan) -> Result<Vec<
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     if name.is_empty() || name.len() > limits::POLICY_NAME_BYTES || !name.chars().all(allowed) {
         let most = limits::POLICY_NAME_BYTES;
-        return fail(0, format!("the policy's name {name:?} isn't 1 to {most} of a-z 0-9 - _ ."));
+        return fail(
+            0,
+            format!("the policy's name {name:?} isn't 1 to {most} of a-z 0-9 - _ ."),
+        );
     }
     let sides = || plan.entries.iter().flat_map(|entry| &entry.sides);
     let is_used = |hook: Hook| {
         let mut sides = plan.entries.iter().map(|entry| &entry.sides[hook as usize]);
         sides.any(|side| !side.rules.is_empty())
     };
-    let hooks: Vec<_> = Hook::ALL.into_iter().filter(|hook| is_used(*hook)).map(Hook::name).collect();
+    let hooks: Vec<_> = Hook::ALL
+        .into_iter()
+        .filter(|hook| is_used(*hook))
+        .map(Hook::name)
+        .collect();
     let capabilities = [
         ("change", sides().any(|side| side.usage.changes())),
         ("clock", sides().any(|side| side.usage.uses_clock)),
@@ -47,7 +54,12 @@ pub(crate) fn manifest(file: &RulesFile, name: &str, plan: &Plan) -> Result<Vec<
     match bytes.len() {
         len if len > limits::MANIFEST_BYTES => {
             let most = limits::MANIFEST_BYTES;
-            fail(0, format!("the manifest has {len} bytes; the limit is {most}: name fewer methods or fields"))
+            fail(
+                0,
+                format!(
+                    "the manifest has {len} bytes; the limit is {most}: name fewer methods or fields"
+                ),
+            )
         }
         _ => Ok(bytes),
     }

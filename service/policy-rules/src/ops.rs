@@ -174,7 +174,8 @@ fn converted(value: Typed, ty: Type, other: &Typed) -> Typed {
     let Some(constant) = value.as_const() else {
         return value;
     };
-    let integral = |value: f64| (value.trunc() == value && value.abs() <= EXACT).then_some(value as i64);
+    let integral =
+        |value: f64| (value.trunc() == value && value.abs() <= EXACT).then_some(value as i64);
     let double = |value: f64| (value.abs() <= EXACT).then_some(Const::Double(value));
     let same = match (constant, ty) {
         (Const::Int(value), Type::Uint) => u64::try_from(*value).ok().map(Const::Uint),
@@ -209,7 +210,10 @@ pub(crate) fn in_values(at: usize, value: Typed, items: Vec<Typed>) -> Result<Ty
     let ty = value.ty;
     for item in &items {
         if item.ty != ty && !(item.ty.is_number() && ty.is_number()) {
-            return fail(at, format!("a {ty} is looked for in a list with a {}", item.ty));
+            return fail(
+                at,
+                format!("a {ty} is looked for in a list with a {}", item.ty),
+            );
         }
     }
     let constants: Option<Vec<_>> = items.iter().map(|item| item.as_const().cloned()).collect();
@@ -219,7 +223,9 @@ pub(crate) fn in_values(at: usize, value: Typed, items: Vec<Typed>) -> Result<Ty
         return Ok(balanced(tests, false, Op::Or));
     };
     if ty.is_span() {
-        let texts = constants.iter().filter_map(|one| Some(one.bytes()?.to_vec()));
+        let texts = constants
+            .iter()
+            .filter_map(|one| Some(one.bytes()?.to_vec()));
         return Ok(in_texts(value, texts.collect()));
     }
     let as_bits = |one: &Const| match (one, ty) {

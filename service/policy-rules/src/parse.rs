@@ -131,7 +131,10 @@ fn first(text: &Text, errors: &ParseErrors) -> ErrorAt {
 
 fn too_deep(at: usize) -> ErrorAt {
     let most = limits::NESTING;
-    ErrorAt::new(at, format!("the expression is nested too deeply; the limit is {most}"))
+    ErrorAt::new(
+        at,
+        format!("the expression is nested too deeply; the limit is {most}"),
+    )
 }
 
 struct Copier<'a> {
@@ -218,7 +221,10 @@ impl Copier<'_> {
             });
         }
         let mut args = self.all(args)?.into_iter().map(Box::new);
-        let mut next = || args.next().ok_or_else(|| ErrorAt::new(at, "an operand is missing"));
+        let mut next = || {
+            args.next()
+                .ok_or_else(|| ErrorAt::new(at, "an operand is missing"))
+        };
         let comparison = |one| match one {
             op::EQUALS => Some(Comparison::Equal),
             op::NOT_EQUALS => Some(Comparison::NotEqual),
@@ -332,8 +338,10 @@ impl Node {
             Kind::List(nodes) => any(&nodes.iter().collect::<Vec<_>>()),
             Kind::Call {
                 target, arguments, ..
-            } => target.iter().any(|node| node.mentions(names))
-                || any(&arguments.iter().collect::<Vec<_>>()),
+            } => {
+                target.iter().any(|node| node.mentions(names))
+                    || any(&arguments.iter().collect::<Vec<_>>())
+            }
             Kind::Macro(made) => {
                 let hidden: Vec<_> = names.iter().copied().filter(|n| *n != made.name).collect();
                 made.over.mentions(names) || made.condition.mentions(&hidden)

@@ -154,7 +154,9 @@ fn patterns(rules: &[Parsed<'_>], types: &mut Types<'_>) -> Result<Vec<String>, 
                 if methods.is_empty() {
                     return fail(
                         word.at,
-                        format!("the methods of {service} aren't known; give its schema with --proto, or name the methods"),
+                        format!(
+                            "the methods of {service} aren't known; give its schema with --proto, or name the methods"
+                        ),
                     );
                 }
                 patterns.extend(methods);
@@ -167,7 +169,10 @@ fn patterns(rules: &[Parsed<'_>], types: &mut Types<'_>) -> Result<Vec<String>, 
             }
             if patterns.len() > limits::METHODS {
                 let most = limits::METHODS;
-                return fail(word.at, format!("the rules are for more than {most} methods"));
+                return fail(
+                    word.at,
+                    format!("the rules are for more than {most} methods"),
+                );
             }
         }
     }
@@ -210,11 +215,10 @@ impl<'a> Parsed<'a> {
         };
         let nodes = parsed.when.iter().chain(&parsed.text);
         let mut nodes = nodes.chain(parsed.values.iter().flatten());
-        let is_of_field = |action: &Action| {
-            matches!(action, Action::SetField(..) | Action::ClearField(_))
-        };
-        parsed.needs_method = nodes.any(|node| node.mentions(OF_A_METHOD))
-            || rule.actions.iter().any(is_of_field);
+        let is_of_field =
+            |action: &Action| matches!(action, Action::SetField(..) | Action::ClearField(_));
+        parsed.needs_method =
+            nodes.any(|node| node.mentions(OF_A_METHOD)) || rule.actions.iter().any(is_of_field);
         Ok(parsed)
     }
 }
@@ -241,9 +245,11 @@ impl Planner<'_> {
         }
         let when = match &parsed.when {
             None => Condition::Always,
-            Some(node) => {
-                Condition::If(self.checker(rule).expect(node, Type::Bool, "the condition of a rule")?)
-            }
+            Some(node) => Condition::If(self.checker(rule).expect(
+                node,
+                Type::Bool,
+                "the condition of a rule",
+            )?),
         };
         let mut actions = Vec::new();
         for (action, node) in rule.actions.iter().zip(&parsed.values) {
@@ -313,7 +319,10 @@ impl Planner<'_> {
             Action::ClearField(path) => {
                 let (name, ty, inside) = self.target(rule, path)?;
                 if ty.is_required {
-                    return fail(path.at, format!("the field {name} is required; it can't be cleared"));
+                    return fail(
+                        path.at,
+                        format!("the field {name} is required; it can't be cleared"),
+                    );
                 }
                 ActionPlan::ClearField {
                     change: self.side.usage.field_change(path.at, &name)?,
@@ -327,7 +336,8 @@ impl Planner<'_> {
                         Typed::constant(Const::String(text.clone()))
                     }
                     (_, Some(node), false) => {
-                        self.checker(rule).expect(node, Type::String, "a metadata value")?
+                        self.checker(rule)
+                            .expect(node, Type::String, "a metadata value")?
                     }
                     (_, Some(node), true) => {
                         let what = "a value of a key that ends in -bin";
@@ -399,7 +409,10 @@ impl Planner<'_> {
         let whole: Vec<_> = [(path.at, hook)].into_iter().chain(names).collect();
         let mut checker = self.checker(rule);
         let Resolved::Field(name, ty) = checker.resolve(&whole)? else {
-            return fail(path.at, format!("{} is a message; name one of its fields", path.value));
+            return fail(
+                path.at,
+                format!("{} is a message; name one of its fields", path.value),
+            );
         };
         let Some((outer, _)) = name.rsplit_once('.') else {
             return Ok((name, ty, None));
@@ -415,7 +428,9 @@ impl Planner<'_> {
             }
             _ => fail(
                 path.at,
-                format!("{outer} may be absent, and no field in it tells whether it is; {name} can't be changed by a rule"),
+                format!(
+                    "{outer} may be absent, and no field in it tells whether it is; {name} can't be changed by a rule"
+                ),
             ),
         }
     }
@@ -446,7 +461,8 @@ impl Planner<'_> {
             _ => {}
         }
         let outer = name.rsplit_once('.').map_or("", |(outer, _)| outer);
-        let inside = inside.map(|entry| (entry, format!("{outer} is absent, so {name} can't be set")));
+        let inside =
+            inside.map(|entry| (entry, format!("{outer} is absent, so {name} can't be set")));
         Ok(ActionPlan::SetField {
             change: self.side.usage.field_change(path.at, &name)?,
             scalar: ty.scalar,
@@ -467,7 +483,12 @@ fn literal(at: usize, value: &Value, wanted: Type, what: &str) -> Result<Typed, 
         (Value::Double(value), Type::Double) => Const::Double(*value),
         (Value::Text(_, text), Type::String) => Const::String(text.clone()),
         (Value::Text(_, text), Type::Bytes) => Const::Bytes(text.clone().into_bytes()),
-        _ => return fail(at, format!("{what} is a {wanted}, or {{ cel = \"..\" }} of this type")),
+        _ => {
+            return fail(
+                at,
+                format!("{what} is a {wanted}, or {{ cel = \"..\" }} of this type"),
+            );
+        }
     };
     Ok(Typed::constant(constant))
 }

@@ -1,8 +1,8 @@
 //! Regular expressions: tables that a module walks through, one step per byte.
 //!
 //! CEL's regular expressions are RE2's: no look-around, no back references, a match anywhere. So
-//! each becomes a deterministic automaton when the rules are compiled, and a text of n bytes takes n
-//! steps, whatever the pattern is. A pattern whose automaton is large is refused.
+//! each becomes a deterministic automaton when the rules are compiled, and a text of n bytes takes
+//! n steps, whatever the pattern is. A pattern whose automaton is large is refused.
 //!
 //! ```text
 //!   table:  classes, 256 bytes | per state, a u16 for each class and one for the text's end: the next state's row
@@ -45,7 +45,9 @@ impl Dfa {
         let name = shown(pattern);
         if pattern.len() > limits::REGEX_BYTES {
             let (bytes, most) = (pattern.len(), limits::REGEX_BYTES);
-            return Err(format!("the pattern has {bytes} bytes; the limit is {most}"));
+            return Err(format!(
+                "the pattern has {bytes} bytes; the limit is {most}"
+            ));
         }
         let wrong = |error: &dyn std::fmt::Display| {
             let text = error.to_string();
@@ -64,7 +66,9 @@ impl Dfa {
         let hir = hir.map_err(|error| wrong(&error))?;
         let large = || {
             let most = limits::REGEX_TABLE_BYTES;
-            format!("the table of pattern {name} has more than {most} bytes; shorten its repetitions")
+            format!(
+                "the table of pattern {name} has more than {most} bytes; shorten its repetitions"
+            )
         };
         let config = thompson::Config::new()
             .nfa_size_limit(Some(limits::REGEX_WORK_BYTES))
@@ -114,7 +118,10 @@ impl Dfa {
 fn walk(dense: &dense::DFA<Vec<u32>>) -> Option<Dfa> {
     let classes = dense.byte_classes();
     let width = classes.alphabet_len();
-    let representatives: Vec<_> = classes.representatives(..).filter_map(|unit| unit.as_u8()).collect();
+    let representatives: Vec<_> = classes
+        .representatives(..)
+        .filter_map(|unit| unit.as_u8())
+        .collect();
     let mut rows = Rows {
         dense,
         ids: HashMap::new(),
@@ -264,7 +271,11 @@ mod tests {
     fn a_table_matches_what_the_pattern_matches() {
         let check = |pattern: &str, text: &str, expected: bool| {
             let dfa = Dfa::compile(pattern).unwrap();
-            assert_eq!(dfa.is_match(text.as_bytes()), expected, "{pattern} in {text:?}");
+            assert_eq!(
+                dfa.is_match(text.as_bytes()),
+                expected,
+                "{pattern} in {text:?}"
+            );
         };
         check("", "", true);
         check("b", "abc", true);

@@ -14,16 +14,6 @@ use crate::error::{ErrorAt, fail, shown, some_of};
 use crate::file::{DeclaredMethod, Hook, Word};
 use crate::types::{Const, FieldType, Scalar};
 
-/// The names that expressions have besides lists and enums.
-pub(crate) const NAMES: &[&str] = &[
-    "request",
-    "reply",
-    "metadata",
-    "metadata_values",
-    "method",
-    "now",
-];
-
 /// All services that a file's rules may name.
 pub(crate) struct Types<'a> {
     schema: Option<&'a Schema>,
@@ -59,7 +49,9 @@ impl<'a> Types<'a> {
                 let name = &method.name;
                 return fail(
                     method.at,
-                    format!("method {name:?}: the schema has its fields; they can't be declared, too"),
+                    format!(
+                        "method {name:?}: the schema has its fields; they can't be declared, too"
+                    ),
                 );
             }
         }
@@ -71,7 +63,10 @@ impl<'a> Types<'a> {
     pub(crate) fn load(&mut self, word: &Word) -> Result<(), ErrorAt> {
         let (service, method) = split(&word.value);
         let prefix = format!("{service}/");
-        let is_declared = self.declared.iter().any(|one| one.name.starts_with(&prefix));
+        let is_declared = self
+            .declared
+            .iter()
+            .any(|one| one.name.starts_with(&prefix));
         let (Some(schema), false) = (self.schema, word.value == "*" || is_declared) else {
             return Ok(());
         };
@@ -131,18 +126,28 @@ impl<'a> Types<'a> {
     }
 
     /// The number of an enum's value, by its full name: `package.Enum.VALUE`.
-    pub(crate) fn enum_value(&self, at: usize, path: &[(usize, &str)]) -> Option<Result<i64, ErrorAt>> {
+    pub(crate) fn enum_value(
+        &self,
+        at: usize,
+        path: &[(usize, &str)],
+    ) -> Option<Result<i64, ErrorAt>> {
         let pool = self.schema?.pool().ok()?;
         let (value, parents) = path.split_last()?;
         let parents: Vec<_> = parents.iter().map(|(_, name)| *name).collect();
         let found = pool.get_enum_by_name(&parents.join("."))?;
         let by_name = found.get_value_by_name(value.1);
         Some(by_name.map(|value| value.number().into()).ok_or_else(|| {
-            let names: Vec<_> = found.values().map(|value| value.name().to_owned()).collect();
+            let names: Vec<_> = found
+                .values()
+                .map(|value| value.name().to_owned())
+                .collect();
             let names = || names.iter().map(String::as_str);
             let meant = did_you_mean(value.1, names());
             let (name, names) = (shown(value.1), some_of(names()));
-            let text = format!("enum {} has no value {name}; it has {names}{meant}", found.full_name());
+            let text = format!(
+                "enum {} has no value {name}; it has {names}{meant}",
+                found.full_name()
+            );
             ErrorAt::new(at, text)
         }))
     }
@@ -180,7 +185,9 @@ impl Message<'_> {
             Message::Declared(fields) => declared(fields, method, path),
             Message::Unknown => fail(
                 at,
-                format!("the fields of {method} aren't known; give its schema with --proto, or declare them under [[method]]"),
+                format!(
+                    "the fields of {method} aren't known; give its schema with --proto, or declare them under [[method]]"
+                ),
             ),
         }
     }
@@ -200,7 +207,9 @@ fn declared(
         return Ok(Resolved::Field(name, found));
     }
     let prefix = format!("{name}.");
-    let mut inside = fields.iter().filter(|(field, _)| field.starts_with(&prefix));
+    let mut inside = fields
+        .iter()
+        .filter(|(field, _)| field.starts_with(&prefix));
     if inside.clone().next().is_some() {
         let witness = inside.find(|(_, field)| !field.is_explicit);
         return Ok(Resolved::Message {
@@ -214,7 +223,10 @@ fn declared(
     let (name, known) = (shown(&name), some_of(known()));
     fail(
         at,
-        format!("the file declares no field {name} of the {} of {method}; it declares {known}{meant}", path[0].1),
+        format!(
+            "the file declares no field {name} of the {} of {method}; it declares {known}{meant}",
+            path[0].1
+        ),
     )
 }
 
@@ -247,7 +259,10 @@ impl Walk<'_> {
                 (_, Some((at, inner))) => {
                     let (message, name) = (&message.name, &field.name);
                     let (inner, ty) = (shown(inner), field.proto_type.name());
-                    return fail(*at, format!("{message}.{name} is a {ty}; it has no field {inner}"));
+                    return fail(
+                        *at,
+                        format!("{message}.{name} is a {ty}; it has no field {inner}"),
+                    );
                 }
             }
         }
@@ -276,7 +291,10 @@ impl Walk<'_> {
             let names = || message.fields.iter().map(|field| field.name.as_str());
             let meant = did_you_mean(name, names());
             let (name, names) = (shown(name), some_of(names()));
-            ErrorAt::new(at, format!("{owner} has no field {name}; it has {names}{meant}"))
+            ErrorAt::new(
+                at,
+                format!("{owner} has no field {name}; it has {names}{meant}"),
+            )
         })?;
         let what = match found.cardinality {
             Cardinality::Repeated => "repeated",

@@ -48,7 +48,12 @@ pub(crate) fn summarize(file: &RulesFile, plan: &Plan, name: &str, module: Vec<u
         for hook in Hook::ALL {
             let side = &entry.sides[hook as usize];
             if !side.rules.is_empty() {
-                usage.push(format!("{} ({}): {}", entry.pattern, hook.name(), counted(side)));
+                usage.push(format!(
+                    "{} ({}): {}",
+                    entry.pattern,
+                    hook.name(),
+                    counted(side)
+                ));
                 usage.extend(lists(side));
             }
         }

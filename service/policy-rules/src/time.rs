@@ -2,12 +2,22 @@
 
 use crate::error::shown;
 
+/// The first microsecond of the year 1, and the last one of 9999.
+pub(crate) const TIMESTAMPS: (i64, i64) = (-62_135_596_800_000_000, 253_402_300_799_999_999);
+/// The longest duration: 64 bits of nanoseconds, 292 years.
+pub(crate) const LONGEST: i64 = i64::MAX / 1000;
+
 const SECOND: i64 = 1_000_000;
 const DAY_S: i64 = 86_400;
 
 /// Microseconds since 1970 of a time of RFC 3339.
 pub(crate) fn timestamp(text: &str) -> Result<i64, String> {
-    let wrong = || format!("{} is no time such as \"2026-12-24T18:00:00Z\"", shown(text));
+    let wrong = || {
+        format!(
+            "{} is no time such as \"2026-12-24T18:00:00Z\"",
+            shown(text)
+        )
+    };
     let parts = split(text).ok_or_else(wrong)?;
     let Parts {
         numbers: [year, month, day, hour, minute, second],
@@ -26,7 +36,11 @@ pub(crate) fn timestamp(text: &str) -> Result<i64, String> {
         return Err(wrong());
     }
     let seconds = days_before(year, month, day) * DAY_S + hour * 3600 + minute * 60 + second;
-    Ok(seconds * SECOND + fraction_us - offset_us)
+    let time = seconds * SECOND + fraction_us - offset_us;
+    match (TIMESTAMPS.0..=TIMESTAMPS.1).contains(&time) {
+        true => Ok(time),
+        false => Err(wrong()),
+    }
 }
 
 struct Parts {
@@ -94,7 +108,12 @@ fn days_before(year: i64, month: i64, day: i64) -> i64 {
 
 /// The microseconds of a duration such as `1h30m` or `-1.5s`.
 pub(crate) fn duration(text: &str) -> Result<i64, String> {
-    let wrong = || format!("{} is no duration such as \"1h30m\" or \"1.5s\", in microseconds or longer", shown(text));
+    let wrong = || {
+        format!(
+            "{} is no duration such as \"1h30m\" or \"1.5s\", in microseconds or longer",
+            shown(text)
+        )
+    };
     let (is_negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text),
@@ -116,25 +135,38 @@ pub(crate) fn duration(text: &str) -> Result<i64, String> {
             ("m", 60 * SECOND),
             ("s", SECOND),
         ];
-        let (name, us) = units.into_iter().find(|(name, _)| unit.starts_with(name)).ok_or_else(wrong)?;
+        let (name, us) = units
+            .into_iter()
+            .find(|(name, _)| unit.starts_with(name))
+            .ok_or_else(wrong)?;
         let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
         let whole: i64 = whole.parse().map_err(|_| wrong())?;
         let part = fraction(part).ok_or_else(wrong)?;
         if part * us % SECOND != 0 {
             return Err(wrong());
         }
-        let value = whole.checked_mul(us).and_then(|value| value.checked_add(part * us / SECOND));
-        sum = value.and_then(|value| sum.checked_add(value)).ok_or_else(wrong)?;
+        let value = whole
+            .checked_mul(us)
+            .and_then(|value| value.checked_add(part * us / SECOND));
+        sum = value
+            .and_then(|value| sum.checked_add(value))
+            .ok_or_else(wrong)?;
         rest = &unit[name.len()..];
     }
-    Ok(if is_negative { -sum } else { sum })
+    match sum {
+        0..=LONGEST if is_negative => Ok(-sum),
+        0..=LONGEST => Ok(sum),
+        _ => Err(format!("{} is longer than 292 years", shown(text))),
+    }
 }
 
 /// The microseconds by which a zone is ahead of UTC.
 pub(crate) fn offset(text: &str) -> Result<i64, String> {
     let wrong = || {
         let zone = shown(text);
-        format!("{zone} is no time zone of rules; write UTC or an offset such as +02:00: the rules of named zones change, and compiled rules don't")
+        format!(
+            "{zone} is no time zone of rules; write UTC or an offset such as +02:00: the rules of named zones change, and compiled rules don't"
+        )
     };
     if text == "UTC" || text == "Z" {
         return Ok(0);
@@ -147,7 +179,10 @@ pub(crate) fn offset(text: &str) -> Result<i64, String> {
     let (hours, minutes) = rest.split_once(':').ok_or_else(wrong)?;
     let number = |digits: &str, most: i64| {
         let is_number = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse().ok().filter(|number| is_number && *number <= most)
+        digits
+            .parse()
+            .ok()
+            .filter(|number| is_number && *number <= most)
     };
     let hours: i64 = number(hours, 23).ok_or_else(wrong)?;
     let minutes: i64 = number(minutes, 59).ok_or_else(wrong)?;
@@ -166,12 +201,24 @@ mod tests {
         check("2009-02-14T01:31:30.25+02:00", Some(1_234_567_890_250_000));
         check("1969-12-31T23:59:59Z", Some(-SECOND));
         check("0001-01-01T00:00:00Z", Some(-62_135_596_800 * SECOND));
-        check("9999-12-31T23:59:59.999999Z", Some(253_402_300_799 * SECOND + 999_999));
+        check(
+            "9999-12-31T23:59:59.999999Z",
+            Some(253_402_300_799 * SECOND + 999_999),
+        );
         check("2024-02-29T00:00:00Z", Some(1_709_164_800 * SECOND));
         for wrong in [
-            "", "2026", "2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-01-01T24:00:00Z",
-            "2026-01-01T00:00:00", "2026-01-01T00:00:00.1234567Z", "2026-01-01T00:00:00.Z",
-            "2026-01-01 00:00:00Z", "0000-01-01T00:00:00Z", "2026-01-01T00:00:00UTC", "2026-01-01T00:00:0üZ",
+            "",
+            "2026",
+            "2026-02-29T00:00:00Z",
+            "2026-13-01T00:00:00Z",
+            "2026-01-01T24:00:00Z",
+            "2026-01-01T00:00:00",
+            "2026-01-01T00:00:00.1234567Z",
+            "2026-01-01T00:00:00.Z",
+            "2026-01-01 00:00:00Z",
+            "0000-01-01T00:00:00Z",
+            "2026-01-01T00:00:00UTC",
+            "2026-01-01T00:00:0üZ",
         ] {
             check(wrong, None);
         }
@@ -185,7 +232,18 @@ mod tests {
         check("1.5s", Some(1_500_000));
         check("-2ms", Some(-2_000));
         check("7us", Some(7));
-        for wrong in ["", "1", "s", "1x", "1.5us", "1ns", "99999999999999h", "1..5s", "-", "1s2"] {
+        for wrong in [
+            "",
+            "1",
+            "s",
+            "1x",
+            "1.5us",
+            "1ns",
+            "99999999999999h",
+            "1..5s",
+            "-",
+            "1s2",
+        ] {
             check(wrong, None);
         }
     }

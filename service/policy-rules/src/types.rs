@@ -3,6 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
+/// The names that expressions have besides lists and enums.
+pub(crate) const NAMES: &[&str] = &[
+    "request",
+    "reply",
+    "metadata",
+    "metadata_values",
+    "method",
+    "now",
+];
+
 /// The type of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
@@ -188,7 +198,8 @@ mod tests {
     #[test]
     fn every_declared_type_has_a_meaning() {
         for name in FieldType::NAMES {
-            let plain = FieldType::from_name(name).map(|field| (field.is_always, field.is_explicit));
+            let plain =
+                FieldType::from_name(name).map(|field| (field.is_always, field.is_explicit));
             assert_eq!(plain, Some((true, false)), "{name}");
             let optional = FieldType::from_name(&format!("optional {name}"));
             let presence = optional.map(|field| (field.is_always, field.is_explicit));

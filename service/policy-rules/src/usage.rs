@@ -22,16 +22,37 @@ impl Usage {
     }
 
     pub(crate) fn key(&mut self, at: usize, name: &str) -> Result<usize, ErrorAt> {
-        place(&mut self.keys, at, name, limits::METADATA_KEYS, "read", "metadata keys")
+        place(
+            &mut self.keys,
+            at,
+            name,
+            limits::METADATA_KEYS,
+            "read",
+            "metadata keys",
+        )
     }
 
     pub(crate) fn field_change(&mut self, at: usize, name: &str) -> Result<usize, ErrorAt> {
-        place(&mut self.field_changes, at, name, limits::FIELDS, "change", "fields")
+        place(
+            &mut self.field_changes,
+            at,
+            name,
+            limits::FIELDS,
+            "change",
+            "fields",
+        )
     }
 
     pub(crate) fn key_change(&mut self, at: usize, name: &str) -> Result<usize, ErrorAt> {
         let most = limits::METADATA_KEYS;
-        place(&mut self.key_changes, at, name, most, "change", "metadata keys")
+        place(
+            &mut self.key_changes,
+            at,
+            name,
+            most,
+            "change",
+            "metadata keys",
+        )
     }
 
     /// Whether the rules change a message or its metadata.
@@ -53,7 +74,10 @@ fn place(
         return Ok(found);
     }
     if list.len() == most {
-        return fail(at, format!("the rules of one method {does} more than {most} {what} of a message"));
+        return fail(
+            at,
+            format!("the rules of one method {does} more than {most} {what} of a message"),
+        );
     }
     list.push(name.to_owned());
     Ok(list.len() - 1)

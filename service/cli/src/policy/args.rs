@@ -75,7 +75,10 @@ pub(crate) struct Owner {
 )]
 pub(crate) struct Push {
     /// The policy: a core WebAssembly module with a manifest, in a file or an OCI registry
-    #[arg(value_name = "FILE.wasm|oci://IMAGE", required_unless_present = "rules")]
+    #[arg(
+        value_name = "FILE.wasm|oci://IMAGE",
+        required_unless_present = "rules"
+    )]
     pub(crate) module: Option<String>,
     /// Rules in CEL, which this command compiles to a module; --proto has the schema of their
     /// methods

@@ -3,6 +3,7 @@
 use wasm_encoder::{BlockType, ValType};
 
 use crate::emit::code::{Code, Label, Local, at, unaligned};
+use crate::emit::helper::Helper;
 use crate::emit::module::{EFFECTS, HEAP, Import, Module, PAGE};
 use crate::emit::texts::FACTOR;
 use crate::limits;
@@ -11,7 +12,6 @@ use crate::regex::{DEAD, MATCHED};
 
 const I32: ValType = ValType::I32;
 const I64: ValType = ValType::I64;
-const F64: ValType = ValType::F64;
 const BOOL: BlockType = BlockType::Result(I32);
 
 /// Words of an entry that the module writes.
@@ -28,90 +28,34 @@ pub(crate) const RECORD: u32 = 16;
 /// Kinds of effects whose value is an address and a length.
 const KINDS_OF_BYTES: [u32; 3] = [3, 4, 8];
 
-/// A function of the module's own library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Helper {
-    /// `(bytes) -> address`, 0 if memory is full.
-    Allocate,
-    /// `(a, b, len) -> bool`
-    Same,
-    /// `(a, len, b, len) -> -1, 0 or 1`
-    Order,
-    /// `(text, len, part, len) -> bool`
-    Find,
-    /// `(text, len) -> characters`
-    Characters,
-    /// `(text, len, table, mask) -> bool`
-    LookUp,
-    /// `(number, table, count) -> bool`
-    Search,
-    /// `(text, len, table, width, start) -> bool`
-    Match,
-    /// `(a, b) -> product, overflow`
-    Multiply,
-    /// `(a, b) -> product, overflow`
-    MultiplyUnsigned,
-    /// `(a, b) -> quotient`, rounded down; b is positive.
-    FloorDivide,
-    /// `(int, uint) -> -1, 0 or 1`
-    CompareIntUint,
-    /// `(int, double) -> -1, 0, 1, or 2 for no order`
-    CompareIntDouble,
-    /// `(uint, double) -> -1, 0, 1, or 2 for no order`
-    CompareUintDouble,
-    /// `(text, len) -> number, error`
-    ParseInt,
-    /// `(text, len) -> number, error`
-    ParseUint,
-    /// `(number) -> text, len`
-    PrintInt,
-    /// `(number) -> text, len`
-    PrintUint,
-    /// `(days since 1970, part) -> number`
-    Date,
-    /// `(text, len) -> bool`: printable ASCII.
-    IsPrintable,
-    /// `(text, len) -> bool`: a route's label.
-    IsRoute,
-    /// `(bytes) -> list of effects`: the call's, or a new one of zeros.
-    List,
-    /// `(entry, records)`: the verdict with the effects, or a denial if there are too many bytes.
-    Finish,
-    /// `(entry, status, text, len)`: a denial.
-    Deny,
-    /// `(entry, status, prefix, len, error)`: a denial because of an error.
-    Fail,
-}
-
-impl Helper {
-    /// What [`Helper::Fail`] calls.
-    pub(crate) const FAIL_CALLS: [Helper; 2] = [Helper::Allocate, Helper::Deny];
-
-    /// Its parameters and results.
-    pub(crate) fn ty(self) -> (&'static [ValType], &'static [ValType]) {
-        match self {
-            Helper::Allocate | Helper::List => (&[I32], &[I32]),
-            Helper::Same => (&[I32, I32, I32], &[I32]),
-            Helper::Order | Helper::Find | Helper::LookUp => (&[I32, I32, I32, I32], &[I32]),
-            Helper::Characters | Helper::IsPrintable | Helper::IsRoute => (&[I32, I32], &[I32]),
-            Helper::Search => (&[I64, I32, I32], &[I32]),
-            Helper::Match => (&[I32, I32, I32, I32, I32], &[I32]),
-            Helper::Multiply | Helper::MultiplyUnsigned => (&[I64, I64], &[I64, I32]),
-            Helper::FloorDivide => (&[I64, I64], &[I64]),
-            Helper::CompareIntUint => (&[I64, I64], &[I32]),
-            Helper::CompareIntDouble | Helper::CompareUintDouble => (&[I64, F64], &[I32]),
-            Helper::ParseInt | Helper::ParseUint => (&[I32, I32], &[I64, I32]),
-            Helper::PrintInt | Helper::PrintUint => (&[I64], &[I32, I32]),
-            Helper::Date => (&[I64, I32], &[I64]),
-            Helper::Finish => (&[I32, I32], &[]),
-            Helper::Deny => (&[I32, I32, I32, I32], &[]),
-            Helper::Fail => (&[I32, I32, I32, I32, I32], &[]),
+impl Module {
+    /// Writes the helpers that were called, and those that they call. The one that knows all errors
+    /// comes last.
+    pub(crate) fn define_helpers(&mut self) {
+        let fail = self.helpers().iter().find(|(one, _)| *one == Helper::Fail);
+        let fail = fail.copied();
+        if fail.is_some() {
+            for helper in Helper::FAIL_CALLS {
+                self.helper(helper);
+            }
+        }
+        let mut next = 0;
+        while let Some(&(helper, number)) = self.helpers().get(next) {
+            next += 1;
+            if helper != Helper::Fail {
+                let code = code(self, helper);
+                self.define(number, code);
+            }
+        }
+        if let Some((helper, number)) = fail {
+            let code = code(self, helper);
+            self.define(number, code);
         }
     }
 }
 
 /// A helper's code.
-pub(crate) fn code(module: &mut Module, helper: Helper) -> Code {
+fn code(module: &mut Module, helper: Helper) -> Code {
     let mut code = Code::new(helper.ty().0.len() as u32);
     let c = &mut code;
     match helper {
@@ -229,7 +173,13 @@ fn same(c: &mut Code) {
 fn order(c: &mut Code) {
     let (a, a_len, b, b_len) = (parameter(0), parameter(1), parameter(2), parameter(3));
     let left = c.local(I32);
-    c.get(a_len).get(b_len).get(a_len).get(b_len).op().i32_lt_u().select();
+    c.get(a_len)
+        .get(b_len)
+        .get(a_len)
+        .get(b_len)
+        .op()
+        .i32_lt_u()
+        .select();
     c.set(left);
     while_not_zero(c, left, |c, _| {
         c.get(a).op().i32_load8_u(unaligned(0));
@@ -565,7 +515,10 @@ fn parse(c: &mut Code, is_signed: bool) {
         c.tee(digit).i64(9).op().i64_gt_u();
         wrong(c);
         // number * 10 + digit fits into 64 bits.
-        c.get(number).i64(u64::MAX.wrapping_div(10).cast_signed()).op().i64_gt_u();
+        c.get(number)
+            .i64(u64::MAX.wrapping_div(10).cast_signed())
+            .op()
+            .i64_gt_u();
         wrong(c);
         c.get(number).i64(10).op().i64_mul();
         c.tee(number).get(digit).op().i64_add();
@@ -577,7 +530,12 @@ fn parse(c: &mut Code, is_signed: bool) {
     });
     if is_signed {
         // At most 2^63 - 1, or 2^63 after a minus.
-        c.get(number).i64(i64::MAX).get(negative).op().i64_extend_i32_u().i64_add();
+        c.get(number)
+            .i64(i64::MAX)
+            .get(negative)
+            .op()
+            .i64_extend_i32_u()
+            .i64_add();
         c.op().i64_gt_u();
         wrong(c);
         c.i64(0).get(number).op().i64_sub();
@@ -671,7 +629,12 @@ fn date(module: &mut Module, c: &mut Code) {
     // The year that began with January.
     c.get(era).i64(400).op().i64_mul();
     c.get(year).op().i64_add();
-    c.get(month).i64(10).op().i64_ge_s().i64_extend_i32_u().i64_add();
+    c.get(month)
+        .i64(10)
+        .op()
+        .i64_ge_s()
+        .i64_extend_i32_u()
+        .i64_add();
     c.set(year);
     is_part(c, TimePart::FullYear);
     c.get(year).op().return_();
@@ -772,12 +735,19 @@ fn finish(module: &mut Module, c: &mut Code) {
         add(c, next, RECORD);
         add(c, left, u32::MAX);
     });
-    c.get(bytes).i32(limits::COMPUTED_BYTES as u32).op().i32_gt_u();
+    c.get(bytes)
+        .i32(limits::COMPUTED_BYTES as u32)
+        .op()
+        .i32_gt_u();
     c.begin_if(BlockType::Empty);
     let text = module.constant(b"the values that the rules set have more than 65536 bytes");
     let deny = module.helper(Helper::Deny);
     let internal = tollgate_shm_abi::status::Code::INTERNAL.0;
-    c.get(entry).i32(internal).i32(text.address).i32(text.len).call(deny);
+    c.get(entry)
+        .i32(internal)
+        .i32(text.address)
+        .i32(text.len)
+        .call(deny);
     c.op().return_();
     c.end();
     c.get(entry).i32(WITH_EFFECTS).op().i32_store(at(VERDICT));

@@ -1,12 +1,13 @@
 //! From a plan to a module.
 //!
 //! ```text
-//!   code      one function: labels, locals          module    functions, constants, sections
-//!   values    expressions                           helpers   what expressions call: texts, times, numbers
+//!   code      one function: labels, locals    module            functions, constants, sections
+//!   values    expressions                     helper, helpers   what they call: texts, times, numbers
 //!   rules     conditions, actions, exports
 //! ```
 
 mod code;
+mod helper;
 mod helpers;
 mod module;
 mod rules;

@@ -16,7 +16,7 @@ use wasm_encoder::{
 };
 
 use crate::emit::code::Code;
-use crate::emit::helpers::{self, Helper};
+use crate::emit::helper::Helper;
 use crate::limits;
 
 /// Where the constants begin: nothing is at address 0.
@@ -125,28 +125,9 @@ impl Module {
         number
     }
 
-    /// Writes the helpers that were called, and those that they call. The one that knows all errors
-    /// comes last.
-    pub(crate) fn define_helpers(&mut self) {
-        let fail = self.helpers.iter().find(|(one, _)| *one == Helper::Fail);
-        let fail = fail.copied();
-        if fail.is_some() {
-            for helper in Helper::FAIL_CALLS {
-                self.helper(helper);
-            }
-        }
-        let mut next = 0;
-        while let Some(&(helper, number)) = self.helpers.get(next) {
-            next += 1;
-            if helper != Helper::Fail {
-                let code = helpers::code(self, helper);
-                self.define(number, code);
-            }
-        }
-        if let Some((helper, number)) = fail {
-            let code = helpers::code(self, helper);
-            self.define(number, code);
-        }
+    /// The helpers that were called so far.
+    pub(crate) fn helpers(&self) -> &[(Helper, u32)] {
+        &self.helpers
     }
 
     /// A constant's place in memory; equal ones share it.
@@ -182,7 +163,10 @@ impl Module {
     /// The table of errors: address and length of each, from number 2 on.
     pub(crate) fn reasons(&mut self) -> u32 {
         let reasons = std::mem::take(&mut self.reasons);
-        let spans: Vec<_> = reasons.iter().map(|text| self.constant(text.as_bytes())).collect();
+        let spans: Vec<_> = reasons
+            .iter()
+            .map(|text| self.constant(text.as_bytes()))
+            .collect();
         let words = spans.iter().flat_map(|span| [span.address, span.len]);
         let table: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
         self.table(&table)
@@ -252,7 +236,11 @@ impl Module {
             exported.export(name, ExportKind::Func, *function);
         }
         let mut data = DataSection::new();
-        data.active(0, &ConstExpr::i32_const(DATA.cast_signed()), self.data.iter().copied());
+        data.active(
+            0,
+            &ConstExpr::i32_const(DATA.cast_signed()),
+            self.data.iter().copied(),
+        );
         module.section(&types);
         if !self.imports.is_empty() {
             module.section(&imports);
@@ -274,4 +262,7 @@ impl Module {
 }
 
 /// A module's memory without the buffer and the heap: constants of a file within the limits.
-const _: () = assert!(limits::DATA_BYTES < 1 << 20, "memory has room for a batch of views");
+const _: () = assert!(
+    limits::DATA_BYTES < 1 << 20,
+    "memory has room for a batch of views"
+);

@@ -9,7 +9,8 @@
 use wasm_encoder::{BlockType, ValType};
 
 use crate::emit::code::{Code, Label, Local, at};
-use crate::emit::helpers::{ALLOW, Helper, RECORD, VERDICT};
+use crate::emit::helper::Helper;
+use crate::emit::helpers::{ALLOW, RECORD, VERDICT};
 use crate::emit::module::{EFFECTS, HEAP, HEAP_BASE, Import, Module, PAGE, Span};
 use crate::emit::values::Values;
 use crate::error::{ErrorAt, fail};
@@ -82,18 +83,28 @@ pub(crate) fn emit(file: &RulesFile, plan: &Plan, manifest: &[u8]) -> Result<Vec
     }
     let limited = [
         ("constants", module.data_bytes(), limits::DATA_BYTES),
-        ("code in one function", module.largest_function(), limits::FUNCTION_BYTES),
+        (
+            "code in one function",
+            module.largest_function(),
+            limits::FUNCTION_BYTES,
+        ),
     ];
     for (what, bytes, most) in limited {
         if bytes > most {
-            return fail(0, format!("the module has {bytes} bytes of {what}; the limit is {most}"));
+            return fail(
+                0,
+                format!("the module has {bytes} bytes of {what}; the limit is {most}"),
+            );
         }
     }
     let bytes = module.finish(&exports, manifest);
     match bytes.len() {
         len if len > limits::MODULE_BYTES => {
             let most = limits::MODULE_BYTES;
-            fail(0, format!("the module has {len} bytes; the limit is {most}"))
+            fail(
+                0,
+                format!("the module has {len} bytes; the limit is {most}"),
+            )
         }
         _ => Ok(bytes),
     }
@@ -111,7 +122,12 @@ fn method(module: &mut Module, file: &RulesFile, side: &Side) -> Option<u32> {
     }
     let first = module.declare(&[I32, I32], &[]);
     let mut chunk = Chunk::new(first);
-    chunk.code.get(Local(0)).i32(ALLOW).op().i32_store(at(VERDICT));
+    chunk
+        .code
+        .get(Local(0))
+        .i32(ALLOW)
+        .op()
+        .i32_store(at(VERDICT));
     let records = records(side);
     if records > 0 {
         chunk.code.i32(0).op().global_set(EFFECTS);
@@ -285,7 +301,11 @@ impl RuleWriter<'_> {
         let fail = self.module.helper(Helper::Fail);
         let number = self.code.local(I32);
         self.code.set(number).get(Local(0)).i32(status);
-        self.code.i32(prefix.address).i32(prefix.len).get(number).call(fail);
+        self.code
+            .i32(prefix.address)
+            .i32(prefix.len)
+            .get(number)
+            .call(fail);
         self.code.op().return_();
         self.code.free(number);
     }
@@ -303,7 +323,12 @@ impl RuleWriter<'_> {
         }
         let error = self.code.block(BlockType::Result(I32));
         let (address, len) = self.values().span(text, error);
-        self.code.get(Local(0)).i32(status).get(address).get(len).call(deny);
+        self.code
+            .get(Local(0))
+            .i32(status)
+            .get(address)
+            .get(len)
+            .call(deny);
         self.code.op().return_();
         self.code.end();
         self.code.free(address);
@@ -316,11 +341,18 @@ impl RuleWriter<'_> {
         let rule = self.rule;
         if rule.actions.iter().all(|action| !can_fail(action)) {
             // Nothing leads to the label: see `can_fail`.
-            return rule.actions.iter().map(|action| self.value_of(action, next)).collect();
+            return rule
+                .actions
+                .iter()
+                .map(|action| self.value_of(action, next))
+                .collect();
         }
         let done = self.code.block(BlockType::Empty);
         let error = self.code.block(BlockType::Result(I32));
-        let kept = rule.actions.iter().map(|action| self.value_of(action, error));
+        let kept = rule
+            .actions
+            .iter()
+            .map(|action| self.value_of(action, error));
         let kept = kept.collect();
         self.code.br(done);
         self.code.end();
@@ -362,13 +394,16 @@ impl RuleWriter<'_> {
                 self.checked(value, check, error)
             }
             ActionPlan::Route { label, misfit } => {
-                let check = label.as_const().is_none().then_some((Helper::IsRoute, misfit));
+                let check = label
+                    .as_const()
+                    .is_none()
+                    .then_some((Helper::IsRoute, misfit));
                 self.checked(label, check, error)
             }
             ActionPlan::Log(line) => self.checked(line, None, error),
-            ActionPlan::RemoveMetadata { .. } | ActionPlan::Delay { .. } | ActionPlan::Priority(_) => {
-                Kept::Nothing
-            }
+            ActionPlan::RemoveMetadata { .. }
+            | ActionPlan::Delay { .. }
+            | ActionPlan::Priority(_) => Kept::Nothing,
         }
     }
 
@@ -402,7 +437,12 @@ impl RuleWriter<'_> {
                 values.code.op().i64_extend_i32_u();
             }
             Type::Double if scalar == Scalar::Float => {
-                values.code.op().f32_demote_f64().i32_reinterpret_f32().i64_extend_i32_u();
+                values
+                    .code
+                    .op()
+                    .f32_demote_f64()
+                    .i32_reinterpret_f32()
+                    .i64_extend_i32_u();
             }
             Type::Double => {
                 values.code.op().i64_reinterpret_f64();
@@ -487,15 +527,31 @@ impl RuleWriter<'_> {
         let offset = place * RECORD;
         self.code.i32(self.records * RECORD).call(list).tee(begin);
         self.code.i32(kind).op().i32_store(at(offset));
-        self.code.get(begin).i32(field).op().i32_store(at(offset + 4));
+        self.code
+            .get(begin)
+            .i32(field)
+            .op()
+            .i32_store(at(offset + 4));
         match kept {
             Kept::Number(bits) => {
-                self.code.get(begin).get(bits).op().i64_store(at(offset + 8));
+                self.code
+                    .get(begin)
+                    .get(bits)
+                    .op()
+                    .i64_store(at(offset + 8));
                 self.code.free(bits);
             }
             Kept::Bytes(address, len) => {
-                self.code.get(begin).get(address).op().i32_store(at(offset + 8));
-                self.code.get(begin).get(len).op().i32_store(at(offset + 12));
+                self.code
+                    .get(begin)
+                    .get(address)
+                    .op()
+                    .i32_store(at(offset + 8));
+                self.code
+                    .get(begin)
+                    .get(len)
+                    .op()
+                    .i32_store(at(offset + 12));
                 self.code.free(address);
                 self.code.free(len);
             }
@@ -562,9 +618,16 @@ fn call(code: &mut Code, entry: Local, buffer: u32, method: Option<u32>) {
 /// A branch for each method.
 fn choose(code: &mut Code, entry: Local, buffer: u32, methods: &[Option<u32>]) {
     let end = code.block(BlockType::Empty);
-    let labels: Vec<_> = methods.iter().map(|_| code.block(BlockType::Empty)).collect();
+    let labels: Vec<_> = methods
+        .iter()
+        .map(|_| code.block(BlockType::Empty))
+        .collect();
     // The innermost block is the first method's.
-    let targets: Vec<_> = labels.iter().rev().map(|label| code.relative(*label)).collect();
+    let targets: Vec<_> = labels
+        .iter()
+        .rev()
+        .map(|label| code.relative(*label))
+        .collect();
     let last = targets.last().copied().unwrap_or(0);
     code.get(entry).op().i32_load(at(METHOD));
     code.op().br_table(targets, last);
@@ -626,7 +689,11 @@ fn configure(module: &mut Module, text: Span) -> u32 {
     code.begin_if(BlockType::Empty);
     code.i32(0).op().return_();
     code.end();
-    code.i32(begin).i32(text.address).i32(text.len).op().memory_copy(0, 0);
+    code.i32(begin)
+        .i32(text.address)
+        .i32(text.len)
+        .op()
+        .memory_copy(0, 0);
     code.i32(text.len);
     module.define(function, code);
     function

@@ -6,7 +6,7 @@
 use wasm_encoder::{BlockType, ValType};
 
 use crate::emit::code::{Label, Local, unaligned};
-use crate::emit::helpers::Helper;
+use crate::emit::helper::Helper;
 use crate::emit::values::Values;
 use crate::ops::{TextTest, Typed};
 use crate::parse::Comparison;
@@ -64,7 +64,13 @@ pub(crate) fn test(
         (TextTest::Contains, _) => {
             let (other, size) = values.span(part, error);
             let find = values.module.helper(Helper::Find);
-            values.code.get(address).get(len).get(other).get(size).call(find);
+            values
+                .code
+                .get(address)
+                .get(len)
+                .get(other)
+                .get(size)
+                .call(find);
             values.code.free(other);
             values.code.free(size);
         }
@@ -199,7 +205,13 @@ pub(crate) fn is_one_of(values: &mut Values<'_>, value: &Typed, all: &[Vec<u8>],
     } else {
         let (table, mask) = hash_table(values, all);
         let lookup = values.module.helper(Helper::LookUp);
-        values.code.get(address).get(len).i32(table).i32(mask).call(lookup);
+        values
+            .code
+            .get(address)
+            .get(len)
+            .i32(table)
+            .i32(mask)
+            .call(lookup);
     }
     values.code.free(address);
     values.code.free(len);
@@ -222,7 +234,9 @@ fn hash_table(values: &mut Values<'_>, all: &[Vec<u8>]) -> (u32, u32) {
         record.extend_from_slice(text);
         table[slot] = (hash, values.module.constant(&record).address);
     }
-    let words = table.into_iter().flat_map(|(hash, address)| [hash, address]);
+    let words = table
+        .into_iter()
+        .flat_map(|(hash, address)| [hash, address]);
     let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
     (values.module.table(&bytes), slots as u32 - 1)
 }
@@ -251,7 +265,9 @@ fn hash(text: &[u8]) -> u32 {
             state = mix(state, word(last));
         }
         None => {
-            let word = text.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            let word = text
+                .iter()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte));
             state = mix(state, word);
         }
     }

@@ -14,12 +14,13 @@
 use wasm_encoder::{BlockType, ValType};
 
 use crate::emit::code::{Code, Label, Local, at};
-use crate::emit::helpers::Helper;
+use crate::emit::helper::Helper;
 use crate::emit::module::{Import, Module};
 use crate::emit::texts;
 use crate::limits;
 use crate::ops::{Entry, Op, TimePart, Typed};
 use crate::parse::{Arithmetic, Comparison, Quantifier};
+use crate::time;
 use crate::types::{Const, Scalar, Type};
 
 const I32: ValType = ValType::I32;
@@ -258,7 +259,10 @@ impl Values<'_> {
         self.load(entry, VALUE);
         self.code.get(self.view).op().i32_add();
         self.code.tee(begin).i32(4).op().i32_add();
-        self.code.get(begin).op().i32_load(crate::emit::code::unaligned(0));
+        self.code
+            .get(begin)
+            .op()
+            .i32_load(crate::emit::code::unaligned(0));
         self.code.free(begin);
     }
 
@@ -351,19 +355,20 @@ impl Values<'_> {
                 self.code.set(result);
             }
         }
-        if ty == Type::Timestamp {
-            self.check_time(result, error);
+        if matches!(ty, Type::Timestamp | Type::Duration) {
+            self.check_time(result, ty, error);
         }
         self.code.get(result);
         self.code.free_all([a, b, result]);
     }
 
-    /// A timestamp is of the years 1 to 9999.
-    fn check_time(&mut self, time: Local, error: Label) {
-        /// The first microsecond of the year 1, and the last one of 9999.
-        const RANGE: (i64, i64) = (-62_135_596_800_000_000, 253_402_300_799_999_999);
-        self.code.get(time).i64(RANGE.0).op().i64_lt_s();
-        self.code.get(time).i64(RANGE.1).op().i64_gt_s();
+    fn check_time(&mut self, value: Local, ty: Type, error: Label) {
+        let (least, most) = match ty {
+            Type::Timestamp => time::TIMESTAMPS,
+            _ => (-time::LONGEST, time::LONGEST),
+        };
+        self.code.get(value).i64(least).op().i64_lt_s();
+        self.code.get(value).i64(most).op().i64_gt_s();
         self.code.op().i32_or();
         self.fail_if(OVERFLOW, error);
     }
@@ -386,7 +391,7 @@ impl Values<'_> {
             (Type::Int, Type::Timestamp) => {
                 let value = self.code.local(I64);
                 self.code.set(value);
-                self.check_time(value, error);
+                self.check_time(value, to, error);
                 self.code.get(value).free(value);
             }
             (Type::Timestamp, Type::Int) => {
@@ -455,7 +460,12 @@ impl Values<'_> {
         let modulo = |code: &mut Code, unit: i64, of: i64| {
             // floor(time / unit) - floor(time / (unit * of)) * of
             code.get(time).i64(unit).call(floor);
-            code.get(time).i64(unit * of).call(floor).i64(of).op().i64_mul();
+            code.get(time)
+                .i64(unit * of)
+                .call(floor)
+                .i64(of)
+                .op()
+                .i64_mul();
             code.op().i64_sub();
         };
         match part {
@@ -471,7 +481,12 @@ impl Values<'_> {
             }
             _ => {
                 let date = self.module.helper(Helper::Date);
-                self.code.get(time).i64(DAY).call(floor).i32(part as u32).call(date);
+                self.code
+                    .get(time)
+                    .i64(DAY)
+                    .call(floor)
+                    .i32(part as u32)
+                    .call(date);
             }
         }
         self.code.free(time);
@@ -485,14 +500,29 @@ impl Values<'_> {
         for (_, len) in &spans {
             self.code.get(*len).op().i32_add();
         }
-        self.code.tee(total).i32(limits::COMPUTED_BYTES as u32).op().i32_gt_u();
+        self.code
+            .tee(total)
+            .i32(limits::COMPUTED_BYTES as u32)
+            .op()
+            .i32_gt_u();
         self.fail_if(TOO_LONG, error);
         let [begin, next] = [0; 2].map(|_| self.code.local(I32));
         let allocate = self.module.helper(Helper::Allocate);
-        self.code.get(total).call(allocate).tee(begin).tee(next).op().i32_eqz();
+        self.code
+            .get(total)
+            .call(allocate)
+            .tee(begin)
+            .tee(next)
+            .op()
+            .i32_eqz();
         self.fail_if(TOO_LONG, error);
         for (address, len) in spans {
-            self.code.get(next).get(address).get(len).op().memory_copy(0, 0);
+            self.code
+                .get(next)
+                .get(address)
+                .get(len)
+                .op()
+                .memory_copy(0, 0);
             self.code.get(next).get(len).op().i32_add();
             self.code.set(next).free(address);
             self.code.free(len);
@@ -584,7 +614,14 @@ impl Values<'_> {
         self.boolean(b);
         self.code.tee(right);
         self.code.begin_if(BOOL);
-        self.code.get(left).get(right).get(left).i32(1).op().i32_gt_u().select();
+        self.code
+            .get(left)
+            .get(right)
+            .get(left)
+            .i32(1)
+            .op()
+            .i32_gt_u()
+            .select();
         self.code.begin_else();
         self.code.i32(0);
         self.code.end();
@@ -740,7 +777,14 @@ impl Values<'_> {
             (Comparison::GreaterEqual, false) | (Comparison::LessEqual, true) => 0b0110,
         };
         let order = self.code.local(I32);
-        self.code.set(order).i32(bits).get(order).i32(1).op().i32_add().i32_shr_u();
+        self.code
+            .set(order)
+            .i32(bits)
+            .get(order)
+            .i32(1)
+            .op()
+            .i32_add()
+            .i32_shr_u();
         self.code.i32(1).op().i32_and();
         self.code.free(order);
     }
@@ -773,14 +817,19 @@ impl Values<'_> {
         self.load(entry, VALUE);
         self.code.get(self.view).op().i32_add();
         self.code.set(next);
-        self.code.i32((quantifier == Quantifier::All).into()).set(result);
+        self.code
+            .i32((quantifier == Quantifier::All).into())
+            .set(result);
         // The count of ExistsOne isn't a boolean, so its error has a way out of its own.
         let failed = self.code.block(BlockType::Empty);
         let done = self.code.block(BlockType::Empty);
         let top = self.code.begin_loop();
         self.code.get(left).op().i32_eqz();
         self.code.br_if(done);
-        self.code.get(next).op().i32_load(crate::emit::code::unaligned(0));
+        self.code
+            .get(next)
+            .op()
+            .i32_load(crate::emit::code::unaligned(0));
         self.code.set(len);
         self.code.get(next).i32(4).op().i32_add();
         self.code.set(address);
@@ -808,7 +857,14 @@ impl Values<'_> {
                 self.code.br(done);
                 self.code.end();
                 if condition.fails {
-                    self.code.get(found).get(result).get(found).i32(1).op().i32_gt_u().select();
+                    self.code
+                        .get(found)
+                        .get(result)
+                        .get(found)
+                        .i32(1)
+                        .op()
+                        .i32_gt_u()
+                        .select();
                     self.code.set(result);
                 }
             }
@@ -835,6 +891,7 @@ impl Values<'_> {
         self.code.get(result).set(found);
         self.code.end();
         self.code.get(found);
-        self.code.free_all([left, next, address, len, found, result]);
+        self.code
+            .free_all([left, next, address, len, found, result]);
     }
 }

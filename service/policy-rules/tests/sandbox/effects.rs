@@ -52,20 +52,35 @@ deny = { text = { cel = "request.s + ' stays ' + string(request.i32) + ' nights'
     assert_eq!(ask("Ada", 99), Seen::Allow);
     assert_eq!(ask("Bob", 30), Seen::Allow);
     let blocked = "on the block list (rule blocked, line 13)";
-    assert_eq!(ask("Mallory", 99), denied(Code::RESOURCE_EXHAUSTED, blocked));
+    assert_eq!(
+        ask("Mallory", 99),
+        denied(Code::RESOURCE_EXHAUSTED, blocked)
+    );
     let long = "Bob stays 31 nights (rule long stays, line 18)";
     assert_eq!(ask("Bob", 31), denied(Code::PERMISSION_DENIED, long));
 }
 
 #[test]
 fn texts_may_leave_out_the_rules_name() {
-    let bed = Bed::new(&format!("name_rules = false\n{}", rule("when = 'request.b'\ndeny = { text = 'no' }")));
-    assert_eq!(bed.ask(&json!({ "b": true })), denied(Code::PERMISSION_DENIED, "no"));
-    let bed = Bed::new(&format!("name_rules = false\n{}", rule("when = '1 / request.i32 > 0'\ndeny = 'ABORTED'")));
+    let bed = Bed::new(&format!(
+        "name_rules = false\n{}",
+        rule("when = 'request.b'\ndeny = { text = 'no' }")
+    ));
+    assert_eq!(
+        bed.ask(&json!({ "b": true })),
+        denied(Code::PERMISSION_DENIED, "no")
+    );
+    let bed = Bed::new(&format!(
+        "name_rules = false\n{}",
+        rule("when = '1 / request.i32 > 0'\ndeny = 'ABORTED'")
+    ));
     let text = "a rule can't be decided: a division by zero";
     assert_eq!(bed.ask(&json!({})), denied(Code::ABORTED, text));
     let bed = Bed::new(&rule("deny = true"));
-    assert_eq!(bed.ask(&json!({})), denied(Code::PERMISSION_DENIED, "denied by a rule (rule r, line 2)"));
+    assert_eq!(
+        bed.ask(&json!({})),
+        denied(Code::PERMISSION_DENIED, "denied by a rule (rule r, line 2)")
+    );
 }
 
 #[test]
@@ -82,7 +97,10 @@ fn errors_deny_unless_the_rule_skips_them() {
     let keys = "set_fields = { i32 = { cel = 'int(request.i64)' }, s = 'new' }\nwhen = 'true'";
     let bed = Bed::new(&rule(keys));
     let text = "rule r (line 2) can't be decided: the new value doesn't fit the field i32";
-    assert_eq!(bed.ask(&json!({ "i64": "2147483648" })), denied(Code::INTERNAL, text));
+    assert_eq!(
+        bed.ask(&json!({ "i64": "2147483648" })),
+        denied(Code::INTERNAL, text)
+    );
     let bed = Bed::new(&rule(&format!("{keys}\non_error = 'skip'")));
     assert_eq!(bed.ask(&json!({ "i64": "2147483648" })), Seen::Allow);
 }
@@ -115,7 +133,8 @@ count = -3
 inner.name = "new"
 "#,
     ));
-    let request = json!({ "i32": 1, "s": "S", "t": "T", "u32": 4, "note": "n", "inner": { "title": "x" } });
+    let request =
+        json!({ "i32": 1, "s": "S", "t": "T", "u32": 4, "note": "n", "inner": { "title": "x" } });
     let (_, json) = changed(&bed, &json!({ "request": request }));
     let expected = json!({
         "b": true, "i32": 2, "u32": 9, "f": 0.5, "d": 4.0, "s": "TS", "t": "T", "raw": "AP8=", "color": "BLUE",
@@ -158,15 +177,27 @@ set_fields = { s = "three" }
     let metadata = json!({ "tier": "gold", "secret": "x", "other": "y" });
     let case = |request: Value| json!({ "request": request, "metadata": metadata });
     let (change, json) = changed(&bed, &case(json!({ "b": true, "i32": 1 })));
-    assert_eq!(json, json!({ "b": true, "i32": 1, "s": "two", "t": "kept" }));
+    assert_eq!(
+        json,
+        json!({ "b": true, "i32": 1, "s": "two", "t": "kept" })
+    );
     let value = |key: &str| change.message.metadata.view().get(key).map(<[u8]>::to_vec);
     assert_eq!(value("tier"), Some(b"gold+".to_vec()));
     assert_eq!(value("x-bin"), Some(vec![1]));
-    assert_eq!((value("secret"), value("other")), (None, Some(b"y".to_vec())));
-    assert_eq!((change.priority, change.delay_us, change.route.as_deref()), (Some(5), 2000, Some("green")));
+    assert_eq!(
+        (value("secret"), value("other")),
+        (None, Some(b"y".to_vec()))
+    );
+    assert_eq!(
+        (change.priority, change.delay_us, change.route.as_deref()),
+        (Some(5), 2000, Some("green"))
+    );
     let (change, json) = changed(&bed, &case(json!({})));
     assert_eq!(json, json!({ "s": "three", "t": "kept" }));
-    assert_eq!((change.priority, change.route.as_deref()), (Some(1), Some("blue")));
+    assert_eq!(
+        (change.priority, change.route.as_deref()),
+        (Some(1), Some("blue"))
+    );
 }
 
 #[test]
@@ -178,20 +209,39 @@ fn computed_values_are_checked_before_the_host_would() {
     };
     let s = "{ cel = 'request.s' }";
     let ascii = "the new value of metadata \"k\" has other bytes than printable ASCII";
-    check(&format!("set_metadata = {{ k = {s} }}"), json!({ "s": "ü" }), ascii);
-    check(&format!("set_metadata = {{ k = {s} }}"), json!({ "s": "a\n" }), ascii);
+    check(
+        &format!("set_metadata = {{ k = {s} }}"),
+        json!({ "s": "ü" }),
+        ascii,
+    );
+    check(
+        &format!("set_metadata = {{ k = {s} }}"),
+        json!({ "s": "a\n" }),
+        ascii,
+    );
     let label = "the route isn't 1 to 64 of a-z 0-9 - _ .";
     for wrong in ["", "Blue", "a b", &"a".repeat(65)] {
         check(&format!("route = {s}"), json!({ "s": wrong }), label);
     }
     let misfit = "the new value doesn't fit the field u32";
-    check("set_fields = { u32 = { cel = 'request.u64' } }", json!({ "u64": "4294967296" }), misfit);
+    check(
+        "set_fields = { u32 = { cel = 'request.u64' } }",
+        json!({ "u64": "4294967296" }),
+        misfit,
+    );
     let text = "{ cel = 'request.s + request.s' }";
-    check(&format!("set_fields = {{ s = {text} }}"), json!({ "s": "x".repeat(32_769) }), "a computed text is too long");
+    check(
+        &format!("set_fields = {{ s = {text} }}"),
+        json!({ "s": "x".repeat(32_769) }),
+        "a computed text is too long",
+    );
     // Each value is short enough, and all of them aren't.
     let bed = Bed::new(&rule(&format!("set_fields = {{ s = {text}, t = {text} }}")));
     let long = "the values that the rules set have more than 65536 bytes";
-    assert_eq!(bed.ask(&json!({ "s": "x".repeat(16_385) })), denied(Code::INTERNAL, long));
+    assert_eq!(
+        bed.ask(&json!({ "s": "x".repeat(16_385) })),
+        denied(Code::INTERNAL, long)
+    );
     let bed = Bed::new(&rule(&format!("route = {s}")));
     let (change, _) = changed(&bed, &json!({ "request": { "s": "az09-_." } }));
     assert_eq!(change.route.as_deref(), Some("az09-_."));
@@ -199,7 +249,9 @@ fn computed_values_are_checked_before_the_host_would() {
 
 #[test]
 fn lines_are_logged() {
-    let bed = Bed::new(&rule("when = 'request.b'\nlog = { cel = \"'seen ' + request.s\" }"));
+    let bed = Bed::new(&rule(
+        "when = 'request.b'\nlog = { cel = \"'seen ' + request.s\" }",
+    ));
     let (seen, _, log) = bed.file(&json!({}), &json!({ "request": { "b": true, "s": "S" } }));
     assert_eq!((seen, log), (Seen::Allow, vec!["seen S".to_owned()]));
     let (seen, _, log) = bed.file(&json!({}), &json!({ "request": { "s": "S" } }));
@@ -218,7 +270,10 @@ fn replies_have_rules_of_their_own() {
     assert_eq!(change.message.metadata.view().get("k"), Some(&b"w"[..]));
     assert_eq!(bed.ask(&json!({})), Seen::Unasked);
     let route = rules.replace("set_metadata = { k = \"w\" }", "route = \"a\"");
-    assert_eq!(refused(&route), "line 7, column 9: a reply has no route; the rule needs hook = \"request\"");
+    assert_eq!(
+        refused(&route),
+        "line 7, column 9: a reply has no route; the rule needs hook = \"request\""
+    );
 }
 
 #[test]
@@ -243,7 +298,11 @@ deny = "UNAVAILABLE"
 "#,
     );
     let ask = |method: &str, stop: bool| {
-        let metadata = if stop { json!({ "stop": "1" }) } else { json!({}) };
+        let metadata = if stop {
+            json!({ "stop": "1" })
+        } else {
+            json!({})
+        };
         bed.case(&json!({ "method": method, "request": {}, "metadata": metadata }))
     };
     let code = |seen: Seen| match seen {

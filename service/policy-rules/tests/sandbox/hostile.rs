@@ -23,12 +23,18 @@ fn when(expression: &str) -> String {
 #[test]
 fn long_files_and_many_rules_are_refused() {
     let said = soon(&"# x\n".repeat(10 << 18));
-    assert_eq!(said, "line 1, column 1: the file has 10485760 bytes; the limit is 262144");
+    assert_eq!(
+        said,
+        "line 1, column 1: the file has 10485760 bytes; the limit is 262144"
+    );
     let one = |at: usize| rule("deny = true").replace("\"r\"", &format!("\"r{at}\""));
     let most: String = (0..limits::RULES).map(one).collect();
     assert!(compiled(&most).is_ok());
     let said = soon(&(most + &one(limits::RULES)));
-    assert!(said.ends_with("the file has 257 rules; the limit is 256"), "{said}");
+    assert!(
+        said.ends_with("the file has 257 rules; the limit is 256"),
+        "{said}"
+    );
     let said = soon(&format!("a = {}", "[".repeat(200_000)));
     assert!(said.contains("no TOML"), "{said}");
 }
@@ -56,8 +62,14 @@ fn deep_and_long_expressions_are_refused() {
     }
     let long = when(&"a".repeat(4097));
     assert!(soon(&long).contains("the expression has 4097 bytes; the limit is 4096"));
-    let many = when(&format!("[{}1].exists(x, [{}1].exists(y, x == y))", "1,".repeat(99), "1,".repeat(99)));
-    assert!(soon(&many).contains("with its macros unrolled, the expression has more than 4096 parts"));
+    let many = when(&format!(
+        "[{}1].exists(x, [{}1].exists(y, x == y))",
+        "1,".repeat(99),
+        "1,".repeat(99)
+    ));
+    assert!(
+        soon(&many).contains("with its macros unrolled, the expression has more than 4096 parts")
+    );
     let powers = "[1,2].all(x, ".repeat(20) + "true" + &")".repeat(20);
     assert!(soon(&when(&powers)).contains("more than 4096 parts"));
 }
@@ -65,17 +77,60 @@ fn deep_and_long_expressions_are_refused() {
 #[test]
 fn bytes_that_are_no_expression_do_not_panic() {
     let mut random = fastrand::Rng::with_seed(7);
-    let words = ["request", ".", "s", "(", ")", "[", "]", "'a", "'", "\"", "\\", "&&", "||", "?", ":", "1", "u", "ü", "\n", "in", "has", "{", "}", "-", "!", "==", ".5e", "0x", "b'", "\u{0}", "`", "exists(x,", "r'", ",", "@in", "_+_"];
+    let words = [
+        "request",
+        ".",
+        "s",
+        "(",
+        ")",
+        "[",
+        "]",
+        "'a",
+        "'",
+        "\"",
+        "\\",
+        "&&",
+        "||",
+        "?",
+        ":",
+        "1",
+        "u",
+        "ü",
+        "\n",
+        "in",
+        "has",
+        "{",
+        "}",
+        "-",
+        "!",
+        "==",
+        ".5e",
+        "0x",
+        "b'",
+        "\u{0}",
+        "`",
+        "exists(x,",
+        "r'",
+        ",",
+        "@in",
+        "_+_",
+    ];
     for _ in 0..400 {
         let count = random.usize(0..30);
-        let text: String = (0..count).map(|_| words[random.usize(0..words.len())]).collect();
+        let text: String = (0..count)
+            .map(|_| words[random.usize(0..words.len())])
+            .collect();
         let _ = compiled(&when(&text));
     }
 }
 
 #[test]
 fn exponential_patterns_are_refused() {
-    for pattern in ["(a|b)*a(a|b){30}", "((a{100}){100}){100}", "(x+x+)+y{1000}{1000}"] {
+    for pattern in [
+        "(a|b)*a(a|b){30}",
+        "((a{100}){100}){100}",
+        "(x+x+)+y{1000}{1000}",
+    ] {
         let said = soon(&when(&format!("request.s.matches('{pattern}')")));
         assert!(said.contains("line 4, column 27: "), "{said}");
     }
@@ -91,15 +146,25 @@ fn exponential_patterns_are_refused() {
 fn limits_of_lists_fields_and_methods_are_reached() {
     let items = |count: usize| {
         let items: Vec<_> = (0..count).map(|at| format!("'{at}'")).collect();
-        format!("lists = {{ all = [{}] }}\n{}", items.join(","), rule("when = 'request.s in all'\ndeny = true"))
+        format!(
+            "lists = {{ all = [{}] }}\n{}",
+            items.join(","),
+            rule("when = 'request.s in all'\ndeny = true")
+        )
     };
     let bed = Bed::new(&items(limits::LIST_ITEMS));
-    assert!(matches!(bed.ask(&json!({ "s": "8191" })), Seen::Deny { .. }));
+    assert!(matches!(
+        bed.ask(&json!({ "s": "8191" })),
+        Seen::Deny { .. }
+    ));
     assert_eq!(bed.ask(&json!({ "s": "8192" })), Seen::Allow);
     assert!(soon(&items(limits::LIST_ITEMS + 1)).contains("has 8193 values; the limit is 8192"));
     let keys: Vec<_> = (0..17).map(|at| format!("has(metadata.k{at})")).collect();
     let said = soon(&when(&keys.join(" && ")));
-    assert!(said.contains("the rules of one method read more than 16 metadata keys of a message"), "{said}");
+    assert!(
+        said.contains("the rules of one method read more than 16 metadata keys of a message"),
+        "{said}"
+    );
     let fields: String = (0..33).map(|at| format!("f{at} = 'bool'\n")).collect();
     let tests: Vec<_> = (0..33).map(|at| format!("request.f{at}")).collect();
     let file = format!(
@@ -108,6 +173,9 @@ fn limits_of_lists_fields_and_methods_are_reached() {
     );
     assert!(soon(&file).contains("read more than 32 fields of a message"));
     let methods: Vec<_> = (0..65).map(|at| format!("'a.B/C{at}'")).collect();
-    let file = format!("[[rule]]\nname = 'r'\nmethods = [{}]\ndeny = true\n[[method]]\nname = 'a.B/C0'\n", methods.join(","));
+    let file = format!(
+        "[[rule]]\nname = 'r'\nmethods = [{}]\ndeny = true\n[[method]]\nname = 'a.B/C0'\n",
+        methods.join(",")
+    );
     assert!(soon(&file).contains("the rules are for more than 64 methods"));
 }
