@@ -6,12 +6,9 @@ use serde_json::{Value, json};
 use crate::bed::{Is, evaluate};
 
 /// Tests whose value rules have.
-const PASSED: usize = 0;
+const PASSED: usize = 558;
 /// Tests that are refused when they are compiled, by the name of what rules don't have.
-const REFUSED: usize = 0;
-
-/// Tests whose value differs from the specification's, with the reason.
-const OTHERWISE: &[(&str, &str)] = &[];
+const REFUSED: usize = 432;
 
 #[test]
 fn the_specification_s_tests_pass_or_are_refused_by_name() {
@@ -24,11 +21,13 @@ fn the_specification_s_tests_pass_or_are_refused_by_name() {
             continue;
         };
         match evaluate(&condition, &json!({}), &json!({})) {
-            Is::Refused(_) => refused += 1,
+            Is::Refused(reason) => {
+                println!("{name}: {reason}");
+                refused += 1;
+            }
             found if matches!(found, Is::Error(_)) == expected.is_none() && found != Is::False => {
                 passed += 1;
             }
-            _ if OTHERWISE.iter().any(|(other, _)| other == name) => refused += 1,
             found => failed.push(format!("{name}: {condition} is {found:?}")),
         }
     }
