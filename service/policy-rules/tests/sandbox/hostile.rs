@@ -179,3 +179,55 @@ fn limits_of_lists_fields_and_methods_are_reached() {
     );
     assert!(soon(&file).contains("the rules are for more than 64 methods"));
 }
+
+#[test]
+fn limits_of_names_texts_and_modules_are_reached() {
+    let long = "x".repeat(limits::NAME_BYTES + 1);
+    let said = soon(&rule("deny = true").replace("\"r\"", &format!("\"{long}\"")));
+    assert!(
+        said.contains("the name has 129 bytes; the limit is 128"),
+        "{said}"
+    );
+    let long = "x".repeat(limits::TEXT_BYTES + 1);
+    let said = soon(&rule(&format!("deny = {{ text = \"{long}\" }}")));
+    assert!(
+        said.contains("the text has 4097 bytes; the limit is 4096"),
+        "{said}"
+    );
+    let lists: Vec<_> = (0..65).map(|at| format!("l{at} = []")).collect();
+    let lists = lists.join(", ");
+    let said = soon(&format!("lists = {{ {lists} }}\n{}", rule("deny = true")));
+    assert!(
+        said.contains("there are 65 lists; the limit is 64"),
+        "{said}"
+    );
+    let list = |name: &str| {
+        let items: Vec<_> = (0..limits::LIST_ITEMS)
+            .map(|at| format!("'{name}{at}'"))
+            .collect();
+        format!("{name} = [{}]\n", items.join(","))
+    };
+    let file = format!(
+        "[lists]\n{}{}{}{}",
+        list("a"),
+        list("b"),
+        list("c"),
+        rule("when = 'request.s in a || request.s in b || request.s in c'\ndeny = true")
+    );
+    let said = soon(&file);
+    assert!(
+        said.contains("bytes of constants; the limit is 524288"),
+        "{said}"
+    );
+    let methods: Vec<_> = (0..limits::METHODS)
+        .map(|at| format!("'a.B/C{at}'"))
+        .collect();
+    let one = |at: usize| {
+        format!(
+            "[[rule]]\nname = 'r{at}'\nwhen = \"metadata.k == '{at}' || metadata.k == 'x{at}'\"\ndeny = true\n"
+        )
+    };
+    let rules: String = (0..limits::RULES).map(one).collect();
+    let said = soon(&format!("methods = [{}]\n{rules}", methods.join(",")));
+    assert!(said.contains("bytes; the limit is 1048576"), "{said}");
+}
