@@ -19,114 +19,132 @@ const INLINE: usize = 48;
 /// Texts of a list that are compared one after the other.
 const FEW: usize = 3;
 
-/// `text.startsWith(part)` and its likes.
-pub(crate) fn test(
-    values: &mut Values<'_>,
-    test: TextTest,
-    text: &Typed,
-    part: &Typed,
-    error: Label,
-) {
-    let constant = part.as_const().and_then(|part| part.bytes());
-    let (address, len) = values.span(text, error);
-    match (test, constant) {
-        (TextTest::StartsWith | TextTest::EndsWith, Some(part)) if part.len() <= INLINE => {
-            let size = part.len() as u32;
-            values.code.get(len).i32(size).op().i32_ge_u();
-            values.code.begin_if(BOOL);
-            if test == TextTest::EndsWith {
-                values.code.get(address).get(len).op().i32_add();
-                values.code.i32(size).op().i32_sub();
-                values.code.set(address);
+impl Values<'_> {
+    /// `text.startsWith(part)` and its likes.
+    pub(crate) fn test_text(&mut self, test: TextTest, text: &Typed, part: &Typed, error: Label) {
+        let constant = part.as_const().and_then(|part| part.bytes());
+        let (address, len) = self.span(text, error);
+        match (test, constant) {
+            (TextTest::StartsWith | TextTest::EndsWith, Some(part)) if part.len() <= INLINE => {
+                let size = part.len() as u32;
+                self.code.get(len).i32(size).op().i32_ge_u();
+                self.code.begin_if(BOOL);
+                if test == TextTest::EndsWith {
+                    self.code.get(address).get(len).op().i32_add();
+                    self.code.i32(size).op().i32_sub();
+                    self.code.set(address);
+                }
+                is_constant(self, address, part);
+                self.code.begin_else();
+                self.code.i32(0);
+                self.code.end();
             }
-            is_constant(values, address, part);
-            values.code.begin_else();
-            values.code.i32(0);
-            values.code.end();
-        }
-        (TextTest::StartsWith | TextTest::EndsWith, _) => {
-            let (other, size) = values.span(part, error);
-            values.code.get(len).get(size).op().i32_ge_u();
-            values.code.begin_if(BOOL);
-            if test == TextTest::EndsWith {
-                values.code.get(address).get(len).op().i32_add();
-                values.code.get(size).op().i32_sub();
-                values.code.set(address);
+            (TextTest::StartsWith | TextTest::EndsWith, _) => {
+                let (other, size) = self.span(part, error);
+                self.code.get(len).get(size).op().i32_ge_u();
+                self.code.begin_if(BOOL);
+                if test == TextTest::EndsWith {
+                    self.code.get(address).get(len).op().i32_add();
+                    self.code.get(size).op().i32_sub();
+                    self.code.set(address);
+                }
+                let same = self.module.helper(Helper::Same);
+                self.code.get(address).get(other).get(size).call(same);
+                self.code.begin_else();
+                self.code.i32(0);
+                self.code.end();
+                self.code.free(other);
+                self.code.free(size);
             }
-            let same = values.module.helper(Helper::Same);
-            values.code.get(address).get(other).get(size).call(same);
-            values.code.begin_else();
-            values.code.i32(0);
-            values.code.end();
-            values.code.free(other);
-            values.code.free(size);
+            (TextTest::Contains, _) => {
+                let (other, size) = self.span(part, error);
+                let find = self.module.helper(Helper::Find);
+                self.code
+                    .get(address)
+                    .get(len)
+                    .get(other)
+                    .get(size)
+                    .call(find);
+                self.code.free(other);
+                self.code.free(size);
+            }
         }
-        (TextTest::Contains, _) => {
-            let (other, size) = values.span(part, error);
-            let find = values.module.helper(Helper::Find);
-            values
-                .code
+        self.code.free(address);
+        self.code.free(len);
+    }
+
+    /// A comparison of two texts.
+    pub(crate) fn compare_texts(
+        &mut self,
+        comparison: Comparison,
+        a: &Typed,
+        b: &Typed,
+        error: Label,
+    ) {
+        let is_equality = matches!(comparison, Comparison::Equal | Comparison::NotEqual);
+        let constant = |node: &Typed| {
+            let bytes = node.as_const()?.bytes()?;
+            (bytes.len() <= INLINE).then(|| bytes.to_vec())
+        };
+        let (text, part) = match (constant(a), constant(b)) {
+            (_, Some(part)) => (a, Some(part)),
+            (Some(part), None) => (b, Some(part)),
+            (None, None) => (a, None),
+        };
+        match part.filter(|_| is_equality) {
+            Some(part) => {
+                let (address, len) = self.span(text, error);
+                equals_constant(self, address, len, &part);
+                self.code.free(address);
+                self.code.free(len);
+            }
+            None if is_equality => {
+                let (address, len) = self.span(a, error);
+                let (other, size) = self.span(b, error);
+                let same = self.module.helper(Helper::Same);
+                self.code.get(len).get(size).op().i32_eq();
+                self.code.begin_if(BOOL);
+                self.code.get(address).get(other).get(len).call(same);
+                self.code.begin_else();
+                self.code.i32(0);
+                self.code.end();
+                self.code.free_all([address, len, other, size]);
+            }
+            None => {
+                self.value(a, error);
+                self.value(b, error);
+                let order = self.module.helper(Helper::Order);
+                self.code.call(order);
+                self.order(comparison, false);
+                return;
+            }
+        }
+        if comparison == Comparison::NotEqual {
+            self.code.op().i32_eqz();
+        }
+    }
+
+    /// Whether a text is in a list of constants.
+    pub(crate) fn is_one_of(&mut self, value: &Typed, all: &[Vec<u8>], error: Label) {
+        let (address, len) = self.span(value, error);
+        if all.len() <= FEW && all.iter().all(|text| text.len() <= INLINE) {
+            self.code.i32(0);
+            for text in all {
+                equals_constant(self, address, len, text);
+                self.code.op().i32_or();
+            }
+        } else {
+            let (table, mask) = hash_table(self, all);
+            let lookup = self.module.helper(Helper::LookUp);
+            self.code
                 .get(address)
                 .get(len)
-                .get(other)
-                .get(size)
-                .call(find);
-            values.code.free(other);
-            values.code.free(size);
+                .i32(table)
+                .i32(mask)
+                .call(lookup);
         }
-    }
-    values.code.free(address);
-    values.code.free(len);
-}
-
-/// A comparison of two texts.
-pub(crate) fn compare(
-    values: &mut Values<'_>,
-    comparison: Comparison,
-    a: &Typed,
-    b: &Typed,
-    error: Label,
-) {
-    let is_equality = matches!(comparison, Comparison::Equal | Comparison::NotEqual);
-    let constant = |node: &Typed| {
-        let bytes = node.as_const()?.bytes()?;
-        (bytes.len() <= INLINE).then(|| bytes.to_vec())
-    };
-    let (text, part) = match (constant(a), constant(b)) {
-        (_, Some(part)) => (a, Some(part)),
-        (Some(part), None) => (b, Some(part)),
-        (None, None) => (a, None),
-    };
-    match part.filter(|_| is_equality) {
-        Some(part) => {
-            let (address, len) = values.span(text, error);
-            equals_constant(values, address, len, &part);
-            values.code.free(address);
-            values.code.free(len);
-        }
-        None if is_equality => {
-            let (address, len) = values.span(a, error);
-            let (other, size) = values.span(b, error);
-            let same = values.module.helper(Helper::Same);
-            values.code.get(len).get(size).op().i32_eq();
-            values.code.begin_if(BOOL);
-            values.code.get(address).get(other).get(len).call(same);
-            values.code.begin_else();
-            values.code.i32(0);
-            values.code.end();
-            values.code.free_all([address, len, other, size]);
-        }
-        None => {
-            values.value(a, error);
-            values.value(b, error);
-            let order = values.module.helper(Helper::Order);
-            values.code.call(order);
-            values.order(comparison, false);
-            return;
-        }
-    }
-    if comparison == Comparison::NotEqual {
-        values.code.op().i32_eqz();
+        self.code.free(address);
+        self.code.free(len);
     }
 }
 
@@ -191,30 +209,6 @@ fn is_constant(values: &mut Values<'_>, address: Local, part: &[u8]) {
             code.op().i32_and();
         }
     }
-}
-
-/// Whether a text is in a list of constants.
-pub(crate) fn is_one_of(values: &mut Values<'_>, value: &Typed, all: &[Vec<u8>], error: Label) {
-    let (address, len) = values.span(value, error);
-    if all.len() <= FEW && all.iter().all(|text| text.len() <= INLINE) {
-        values.code.i32(0);
-        for text in all {
-            equals_constant(values, address, len, text);
-            values.code.op().i32_or();
-        }
-    } else {
-        let (table, mask) = hash_table(values, all);
-        let lookup = values.module.helper(Helper::LookUp);
-        values
-            .code
-            .get(address)
-            .get(len)
-            .i32(table)
-            .i32(mask)
-            .call(lookup);
-    }
-    values.code.free(address);
-    values.code.free(len);
 }
 
 /// ```text

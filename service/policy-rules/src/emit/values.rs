@@ -16,7 +16,6 @@ use wasm_encoder::{BlockType, ValType};
 use crate::emit::code::{Code, Label, Local, at};
 use crate::emit::helper::Helper;
 use crate::emit::module::{Import, Module};
-use crate::emit::texts;
 use crate::limits;
 use crate::ops::{Entry, Op, TimePart, Typed};
 use crate::parse::{Arithmetic, Comparison, Quantifier};
@@ -683,7 +682,7 @@ impl Values<'_> {
                 }
             }
             Op::Compare(comparison, a, b) => self.compare(*comparison, a, b, error),
-            Op::Text(test, a, b) => texts::test(self, *test, a, b, error),
+            Op::Text(test, a, b) => self.test_text(*test, a, b, error),
             Op::Matches(text, dfa) => {
                 let table = self.module.table(&dfa.to_bytes());
                 let matches = self.module.helper(Helper::Match);
@@ -691,7 +690,7 @@ impl Values<'_> {
                 let (width, start) = (dfa.width as u32, u32::from(dfa.start));
                 self.code.i32(table).i32(width).i32(start).call(matches);
             }
-            Op::InTexts(value, all) => texts::is_one_of(self, value, all, error),
+            Op::InTexts(value, all) => self.is_one_of(value, all, error),
             Op::InNumbers(value, all) => self.is_number_in(value, all, error),
             Op::One(conditions) => {
                 self.code.i32(0);
@@ -709,7 +708,7 @@ impl Values<'_> {
     fn compare(&mut self, comparison: Comparison, a: &Typed, b: &Typed, error: Label) {
         use Comparison::{Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual};
         if a.ty.is_span() {
-            return texts::compare(self, comparison, a, b, error);
+            return self.compare_texts(comparison, a, b, error);
         }
         self.value(a, error);
         self.value(b, error);
