@@ -77,7 +77,7 @@ impl<'a> Checker<'a> {
         let found = self.check(node)?;
         match found.ty == ty {
             true => Ok(found),
-            false => fail(node.at, format!("{what} is a {ty}; this is a {}", found.ty)),
+            false => fail(node.at, format!("{what} is {ty:#}; this is {:#}", found.ty)),
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Checker<'a> {
             };
             let inner = self.check(inner)?;
             let name = shown(name);
-            return fail(node.at, format!("a {} has no field {name}", inner.ty));
+            return fail(node.at, format!("{:#} has no field {name}", inner.ty));
         };
         let (at, first) = path[0];
         if let Some((_, bound)) = self.bound.iter().rev().find(|(name, _)| name == first) {
@@ -173,7 +173,7 @@ impl<'a> Checker<'a> {
                     let name = shown(name);
                     fail(
                         *at,
-                        format!("{first} is a {}; it has no field {name}", value.ty),
+                        format!("{first} is {:#}; it has no field {name}", value.ty),
                     )
                 }
             };
@@ -387,7 +387,7 @@ impl<'a> Checker<'a> {
                 Err(error) => Err(error),
                 Ok(found) => fail(
                     node.at,
-                    format!("a list is expected here, not a {}", found.ty),
+                    format!("a list is expected here, not {:#}", found.ty),
                 ),
             },
             _ => fail(
@@ -432,7 +432,7 @@ impl<'a> Checker<'a> {
         let value = self.check(value)?;
         let mismatch = |of: Type| {
             let ty = value.ty;
-            fail(at, format!("a {ty} is looked for in a list of {of}s"))
+            fail(at, format!("{ty:#} is looked for in a list of {of}s"))
         };
         match self.items(list)? {
             Items::Values(items) => in_values(at, value, items),
@@ -479,7 +479,7 @@ impl<'a> Checker<'a> {
             }
             ty => fail(
                 at,
-                format!("a {ty} can't be negated; an int or a double can"),
+                format!("{ty:#} can't be negated; an int or a double can"),
             ),
         }
     }
@@ -497,7 +497,7 @@ impl<'a> Checker<'a> {
             let (a, b) = (a.ty, b.ty);
             return fail(
                 at,
-                format!("the values of ? : have one type; these are a {a} and a {b}"),
+                format!("the values of ? : have one type; these are {a:#} and {b:#}"),
             );
         }
         let (ty, fails) = (a.ty, condition.fails || a.fails || b.fails);
@@ -515,7 +515,7 @@ impl<'a> Checker<'a> {
         let (a, b) = (self.check(a)?, self.check(b)?);
         let (left, right) = (a.ty, b.ty);
         if left != right && !(left.is_number() && right.is_number()) {
-            return fail(at, format!("a {left} can't be compared with a {right}"));
+            return fail(at, format!("{left:#} can't be compared with {right:#}"));
         }
         Ok(compared(comparison, a, b))
     }

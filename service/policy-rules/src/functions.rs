@@ -45,7 +45,7 @@ const GLOBALS: &[&str] = &[
 const ABSENT: &[(&str, &str)] = &[
     ("type", "types are known when the rules are compiled"),
     ("dyn", "types are known when the rules are compiled"),
-    ("bool", "bool(..) isn't supported; compare with a constant"),
+    ("bool", "compare with a constant"),
     ("map", "it makes a list, and a list is no value in rules"),
     ("filter", "it makes a list, and a list is no value in rules"),
     (
@@ -182,7 +182,7 @@ fn size(checker: &mut Checker<'_>, node: &Node) -> Result<Typed, ErrorAt> {
         }
         ty => fail(
             node.at,
-            format!("a {ty} has no size; a string, bytes and a list have"),
+            format!("{ty:#} has no size; a string, bytes and a list have"),
         ),
     }
 }
@@ -238,7 +238,7 @@ fn convert(
         _ => {
             return fail(
                 at,
-                format!("a {from} can't be converted to a {to} in rules"),
+                format!("{from:#} can't be converted to {to:#} in rules"),
             );
         }
     };
@@ -296,7 +296,7 @@ fn part(
         ty => {
             return fail(
                 at,
-                format!("{name}() is asked of a timestamp; this is a {ty}"),
+                format!("{name}() is asked of a timestamp; this is {ty:#}"),
             );
         }
     }

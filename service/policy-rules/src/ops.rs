@@ -212,7 +212,7 @@ pub(crate) fn in_values(at: usize, value: Typed, items: Vec<Typed>) -> Result<Ty
         if item.ty != ty && !(item.ty.is_number() && ty.is_number()) {
             return fail(
                 at,
-                format!("a {ty} is looked for in a list with a {}", item.ty),
+                format!("{ty:#} is looked for in a list with {:#}", item.ty),
             );
         }
     }

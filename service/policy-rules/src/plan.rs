@@ -486,7 +486,7 @@ fn literal(at: usize, value: &Value, wanted: Type, what: &str) -> Result<Typed, 
         _ => {
             return fail(
                 at,
-                format!("{what} is a {wanted}, or {{ cel = \"..\" }} of this type"),
+                format!("{what} is {wanted:#}, or {{ cel = \"..\" }} of this type"),
             );
         }
     };

@@ -261,7 +261,7 @@ impl Walk<'_> {
                     let (inner, ty) = (shown(inner), field.proto_type.name());
                     return fail(
                         *at,
-                        format!("{message}.{name} is a {ty}; it has no field {inner}"),
+                        format!("{message}.{name} is of type {ty}; it has no field {inner}"),
                     );
                 }
             }

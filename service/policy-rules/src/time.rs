@@ -14,7 +14,7 @@ const DAY_S: i64 = 86_400;
 pub(crate) fn timestamp(text: &str) -> Result<i64, String> {
     let wrong = || {
         format!(
-            "{} is no time such as \"2026-12-24T18:00:00Z\"",
+            "{} is no time such as \"2026-12-24T18:00:00Z\", with microseconds at the finest",
             shown(text)
         )
     };

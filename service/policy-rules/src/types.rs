@@ -40,17 +40,22 @@ impl Type {
 }
 
 impl fmt::Display for Type {
+    /// Its name; with an article in the alternate form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Type::Bool => "bool",
-            Type::Int => "int",
-            Type::Uint => "uint",
-            Type::Double => "double",
-            Type::String => "string",
-            Type::Bytes => "bytes",
-            Type::Timestamp => "timestamp",
-            Type::Duration => "duration",
-        })
+        let (article, name) = match self {
+            Type::Bool => ("a ", "bool"),
+            Type::Int => ("an ", "int"),
+            Type::Uint => ("a ", "uint"),
+            Type::Double => ("a ", "double"),
+            Type::String => ("a ", "string"),
+            Type::Bytes => ("", "bytes"),
+            Type::Timestamp => ("a ", "timestamp"),
+            Type::Duration => ("a ", "duration"),
+        };
+        if f.alternate() {
+            f.write_str(article)?;
+        }
+        f.write_str(name)
     }
 }
 

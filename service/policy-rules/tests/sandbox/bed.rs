@@ -98,7 +98,8 @@ pub(crate) enum Is {
 
 /// Evaluates a boolean expression about a request with metadata.
 pub(crate) fn evaluate(expression: &str, request: &Value, metadata: &Value) -> Is {
-    let quoted = json!(expression);
+    // TOML wants this one escaped, and JSON doesn't.
+    let quoted = json!(expression).to_string().replace('\u{7f}', "\\u007f");
     let rules = rule(&format!("when = {quoted}\ndeny = true"));
     let compiled = match compiled(&rules) {
         Ok(compiled) => compiled,

@@ -135,11 +135,11 @@ fn expressions_have_their_places_in_the_file() {
     );
     check(
         &rule("when = 'true'\ndeny = { text = { cel = 'request.i32' } }"),
-        "line 5, column 33: a text is a string; this is a int",
+        "line 5, column 33: a text is a string; this is an int",
     );
     check(
         &rule("set_fields = { i32 = 'a' }"),
-        "line 4, column 16: a value of i32 is a int",
+        "line 4, column 16: a value of i32 is an int",
     );
     check(
         &rule("set_fields = { i32 = 2147483648 }"),

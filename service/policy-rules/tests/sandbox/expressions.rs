@@ -431,7 +431,7 @@ fn what_rules_cannot_do_is_refused_by_its_name() {
     );
     check(
         "request.s.name == 'a'",
-        "test.All.s is a string; it has no field \"name\"",
+        "test.All.s is of type string; it has no field \"name\"",
     );
     check(
         "request.nmae == 'a'",
@@ -457,15 +457,15 @@ fn what_rules_cannot_do_is_refused_by_its_name() {
         "request.s.lowerAscii() == 'a'",
         "lowerAscii() isn't supported in rules: an extension of CEL",
     );
-    check("size(request.i32) == 1", "a int has no size");
-    check("request.s == 1", "a string can't be compared with a int");
+    check("size(request.i32) == 1", "an int has no size");
+    check("request.s == 1", "a string can't be compared with an int");
     check(
         "request.s && true",
         "an operand of && is a bool; this is a string",
     );
     check(
         "request.i32",
-        "the condition of a rule is a bool; this is a int",
+        "the condition of a rule is a bool; this is an int",
     );
     check(
         "request.s + 1 == 'a'",
@@ -504,7 +504,7 @@ fn what_rules_cannot_do_is_refused_by_its_name() {
         "now.getHours('Europe/Berlin') == 1",
         "is no time zone of rules",
     );
-    check("'a' in [1]", "a string is looked for in a list with a int");
+    check("'a' in [1]", "a string is looked for in a list with an int");
     check("true ? 1 : 'a'", "the values of ? : have one type");
     check("request.s ==", "no CEL");
     check("''", "the condition of a rule is a bool");

@@ -228,6 +228,10 @@ fn limits_of_names_texts_and_modules_are_reached() {
         )
     };
     let rules: String = (0..limits::RULES).map(one).collect();
-    let said = soon(&format!("methods = [{}]\n{rules}", methods.join(",")));
+    let declared = "[[method]]\nname = 'a.B/C0'\n";
+    let said = soon(&format!(
+        "methods = [{}]\n{declared}{rules}",
+        methods.join(",")
+    ));
     assert!(said.contains("bytes; the limit is 1048576"), "{said}");
 }
