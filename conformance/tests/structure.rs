@@ -52,6 +52,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &[
             "tollgate",
             "tollgate-admin",
+            "tollgate-policy-rules",
             "tollgate-policy-tools",
             "tollgate-gen",
             "tollgate-registry",
@@ -173,6 +174,12 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
+    // From rules to a module, for the command line; its tests run the modules.
+    (
+        "tollgate-policy-rules",
+        &["tollgate-schema", "tollgate-shm-abi"],
+        &["tollgate-policy-host", "tollgate-policy-tools"],
+    ),
     // The library for policies' authors, and the policies.
     ("tollgate-policy", &["tollgate-policy-macros"], &[]),
     ("tollgate-policy-macros", &["tollgate-schema"], &[]),
@@ -274,6 +281,8 @@ const SHARED: &[&str] = &["tollgate-shm-abi"];
 const FENCED: &[(&str, &[&str])] = &[
     ("wasmtime*", &["tollgate-policy-host"]),
     ("cranelift*", &["tollgate-jit"]),
+    ("cel", &["tollgate-policy-rules"]),
+    ("wasm-encoder", &["tollgate-policy-rules"]),
     ("seccompiler", &["tollgate-policy-host"]),
     // The product's, and an application's.
     ("redb", &["tollgate-control", "tollgate-hotel"]),
@@ -316,6 +325,19 @@ const FENCED: &[(&str, &[&str])] = &[
 const PURE: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-engine", &["foldhash", "serde"], &[]),
     ("tollgate-marshal", &["thiserror"], &[]),
+    (
+        "tollgate-policy-rules",
+        &[
+            "cel",
+            "regex-automata",
+            "regex-syntax",
+            "serde_json",
+            "thiserror",
+            "toml",
+            "wasm-encoder",
+        ],
+        &[],
+    ),
     // It measures the cost of evaluations, and policies may ask for the time. `process` is a field.
     (
         "tollgate-policy-chain",

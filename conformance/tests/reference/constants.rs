@@ -24,6 +24,7 @@ pub(crate) const LIMITS: &[(&str, &str)] = &[
     ("service/provenance", "Origins of modules"),
     ("service/cli", "Command line"),
     ("service/policy-tools", "Policy tools"),
+    ("service/policy-rules", "Rules"),
     ("client-libs/shm-abi", "Shared memory"),
     ("client-libs/core", "Sessions of applications"),
     ("client-libs/core/src/codec", "Encoders of applications"),

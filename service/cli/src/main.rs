@@ -64,6 +64,7 @@ mod policy;
 mod policy_tools;
 mod render;
 mod rpc;
+mod rules;
 mod schema;
 mod screen;
 mod stderr;

@@ -1,4 +1,4 @@
-//! `tollgate policy test`, `bench` and `inspect`: work on a module without a daemon.
+//! `tollgate policy test`, `bench`, `inspect` and `rules`: work on a module without a daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +9,8 @@ use tollgate_schema::Schema;
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
-use crate::{output, schema};
+use crate::policy::{Against, schema_of};
+use crate::{output, rules, schema};
 
 /// The exit status when cases failed: 1, as with all test runners. No other failure of these
 /// commands has it.
@@ -26,6 +27,12 @@ pub(crate) enum Tool {
     Bench(Measure),
     /// Show a module's manifest, imports and size
     Inspect(Inspect),
+    /// Compile rules in CEL to a module, and show what they read and change
+    #[command(
+        after_help = "Without -o, nothing is written. `policy push --rules` compiles and pushes at once.\n\n\
+         Example: tollgate policy rules rules.toml --proto hotel.proto -o gate.wasm"
+    )]
+    Rules(Rules),
 }
 
 /// What defines the services of the cases.
@@ -83,6 +90,21 @@ pub(crate) struct Inspect {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Rules {
+    /// The rules
+    #[arg(value_name = "FILE.toml")]
+    pub(crate) rules: PathBuf,
+    /// The policy's name, if the file has none
+    #[arg(long, default_value = "rules")]
+    pub(crate) name: String,
+    /// The module to write
+    #[arg(long, short, value_name = "FILE.wasm")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) against: Against,
+}
+
 /// Runs the command and prints the answer. A failed case is an answer, too.
 pub(crate) fn run(command: &Tool) -> Result<ExitCode, Failure> {
     match command {
@@ -93,7 +115,21 @@ pub(crate) fn run(command: &Tool) -> Result<ExitCode, Failure> {
             print(args.json, &module, Module::to_json)?;
             Ok(ExitCode::SUCCESS)
         }
+        Tool::Rules(args) => rules(args),
     }
+}
+
+fn rules(args: &Rules) -> Result<ExitCode, Failure> {
+    let schema = schema_of(&args.against)?;
+    let compiled = rules::compiled(&args.rules, &args.name, schema.as_ref())?;
+    if let Some(path) = &args.output {
+        std::fs::write(path, &compiled.module).map_err(|error| {
+            let sentence = format!("{} can't be written: {error}", path.display());
+            Failure::new(Failure::code_of(&error), sentence)
+        })?;
+    }
+    output::print(&compiled.to_string())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn test(args: &Test) -> Result<ExitCode, Failure> {

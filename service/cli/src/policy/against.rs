@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tollgate_schema::Schema;
 
 use crate::failure::Failure;
 use crate::schema::{self, Files};
@@ -21,13 +22,18 @@ pub(crate) struct Against {
 
 /// The descriptor set to check a policy against; empty if none was given.
 pub(super) fn against(args: &Against) -> Result<Vec<u8>, Failure> {
+    let schema = schema_of(args)?;
+    Ok(schema.map_or(Vec::new(), |schema| schema.descriptor_set().to_vec()))
+}
+
+/// The schema, if one was given.
+pub(crate) fn schema_of(args: &Against) -> Result<Option<Schema>, Failure> {
     if args.proto.is_empty() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let files = Files {
         proto: args.proto.clone(),
         include: args.include.clone(),
     };
-    let schema = schema::load(&files)?;
-    Ok(schema.descriptor_set().to_vec())
+    schema::load(&files).map(Some)
 }

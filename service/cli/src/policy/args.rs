@@ -77,12 +77,20 @@ pub(crate) struct Owner {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples: tollgate policy push ./acl.wasm --tenant acme --name acl --config acl.json\n          \
-         tollgate policy push oci://ghcr.io/acme/audit:1.2 --provider --name audit"
+         tollgate policy push oci://ghcr.io/acme/audit:1.2 --provider --name audit\n          \
+         tollgate policy push --rules rules.toml --proto hotel.proto --tenant acme --name gate"
 )]
 pub(crate) struct Push {
     /// The policy: a core WebAssembly module with a manifest, in a file or an OCI registry
-    #[arg(value_name = "FILE.wasm|oci://IMAGE")]
-    pub(crate) module: String,
+    #[arg(
+        value_name = "FILE.wasm|oci://IMAGE",
+        required_unless_present = "rules"
+    )]
+    pub(crate) module: Option<String>,
+    /// Rules in CEL, which this command compiles to a module; --proto has the schema of their
+    /// methods
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["module", "signature"])]
+    pub(crate) rules: Option<PathBuf>,
     /// A signature of the file's bytes, as `cosign sign-blob` prints it; images have their own
     #[arg(long, value_name = "FILE.sig")]
     pub(crate) signature: Option<PathBuf>,

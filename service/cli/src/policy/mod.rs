@@ -12,6 +12,7 @@ mod attachments;
 mod push;
 mod versions;
 
+pub(crate) use against::{Against, schema_of};
 pub(crate) use args::{Policy, PolicyCommand};
 pub(crate) use push::fetch;
 

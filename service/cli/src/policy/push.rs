@@ -1,4 +1,4 @@
-//! `tollgate policy push`: a module from a file or a registry, to the daemon.
+//! `tollgate policy push`: a module from a file, a registry or rules, to the daemon.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tollgate_shm_abi::status::Code;
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::output::plain;
-use crate::policy::against::against;
+use crate::policy::against::{against, schema_of};
 use crate::policy::args::{Abi, Body, Push};
 use crate::stderr::{self, warn};
 
@@ -25,7 +25,10 @@ pub(super) fn push(api: &Api, args: &Push) -> Result<String, Failure> {
         owner: Some(api.owner(args.tenant.as_deref(), args.provider)?),
         name: args.name.clone(),
     };
-    let (module, proof) = origin(args)?;
+    let (module, proof) = match &args.rules {
+        Some(path) => (rules(args, path)?, None),
+        None => origin(args, args.module.as_deref().unwrap_or_default())?,
+    };
     let config = args.config.as_deref().map(read).transpose()?;
     let description = description(args, &module)?;
     let schema = Some(against(&args.against)?).filter(|schema| !schema.is_empty());
@@ -106,12 +109,19 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::file(path, &error))
 }
 
+/// The module that a file of rules becomes.
+fn rules(args: &Push, path: &Path) -> Result<Vec<u8>, Failure> {
+    let schema = schema_of(&args.against)?;
+    let compiled = crate::rules::compiled(path, &args.name, schema.as_ref())?;
+    Ok(compiled.module)
+}
+
 /// The module, and the proof of its origin, if the module doesn't contain it.
-fn origin(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
-    if args.module.starts_with(SCHEME) {
-        return image(args);
+fn origin(args: &Push, module: &str) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
+    if module.starts_with(SCHEME) {
+        return image(args, module);
     }
-    let module = read(Path::new(&args.module))?;
+    let module = read(Path::new(module))?;
     let Some(path) = &args.signature else {
         return Ok((module, None));
     };
@@ -126,17 +136,16 @@ fn origin(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
     Ok((module, Some(proof)))
 }
 
-fn image(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
+fn image(args: &Push, image: &str) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
     if args.signature.is_some() {
         return Err(Failure::new(
             Code::INVALID_ARGUMENT,
             format_args!(
-                "--signature is for a file; the signatures of {} are in its registry",
-                args.module
+                "--signature is for a file; the signatures of {image} are in its registry"
             ),
         ));
     }
-    fetch(&args.module)
+    fetch(image)
 }
 
 /// A module from a registry, and the proof of its origin.
