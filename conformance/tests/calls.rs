@@ -789,7 +789,8 @@ fn nobody_is_watched_for_longer_than_somebody_watches() {
         // An active watcher has seen both sides, once.
         let has_seen = eventually(SOON, || seen.load(Ordering::Relaxed) >= 2);
         is_over.store(true, Ordering::Relaxed);
-        (made_room.unwrap(), has_seen.unwrap());
+        made_room.unwrap();
+        has_seen.unwrap();
     });
     assert_eq!(seen.into_inner(), 2, "both sides, once");
 }

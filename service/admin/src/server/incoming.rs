@@ -50,6 +50,7 @@ pub enum Admission {
 }
 
 /// What the daemon is asked.
+#[expect(clippy::large_enum_variant, reason = "most of them are calls")]
 #[derive(Debug)]
 pub enum Incoming {
     /// Whether a request may come.

@@ -23,8 +23,8 @@ use tollgate_shm_abi::descriptor::{
     held_bytes,
 };
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, Done, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS,
-    Failure, ReceiveHeap, Request, RequestBody, Response, ResponseBody, SIDE_SERVER, SessionOpened,
+    Bind, Bound, BoundMethod, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure,
+    ReceiveHeap, Request, RequestBody, Response, ResponseBody, SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create, resume};
@@ -438,7 +438,7 @@ impl Fake {
             Some(RequestBody::Drain(Empty {})) => {
                 let response = Response {
                     id: request.id,
-                    body: Some(ResponseBody::Done(Done::default())),
+                    body: Some(ResponseBody::Done(Empty {})),
                 };
                 control.send(&response.encode_to_vec(), &[]).unwrap();
                 return;
