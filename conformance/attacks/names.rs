@@ -1,5 +1,5 @@
 //! Names that are none, in every request of the API that has a name: separators, wildcards,
-//! look-alikes of another tenant's name, control characters, and a lot of text.
+//! names that look like another tenant's, control characters, and a lot of text.
 //!
 //! The requests are made from the API's own definition, so a new one is attacked, too.
 
