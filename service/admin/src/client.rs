@@ -298,7 +298,8 @@ impl Client {
         watched.map_err(|status: tonic::Status| Status::from(status))
     }
 
-    /// Watches what changes: `each` gets the answers, until it breaks or the daemon ends the stream.
+    /// Watches what changes: `each` gets the answers, until it breaks or the daemon ends the
+    /// stream.
     ///
     /// # Errors
     /// As for [`ask`](Self::ask), without a time limit between two answers.

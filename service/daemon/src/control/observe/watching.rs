@@ -174,8 +174,8 @@ pub(crate) async fn end_abandoned(control: &Control) {
     }
 }
 
-/// The kept spans of a trace, or the newest traces if `id` is empty: of all tenants, or of one in its
-/// own view.
+/// The kept spans of a trace, or the newest traces if `id` is empty: of all tenants, or of one in
+/// its own view.
 pub(in crate::control) async fn show(
     runtimes: &Runtimes,
     config: &Config,
