@@ -10,6 +10,7 @@ use tollgate_admin::Secret;
 use tollgate_admin::proto::{
     GetStatusRequest, OpenConsoleRequest, PrefetchSchemaRequest, UpgradeDaemonRequest,
 };
+use tollgate_shm_abi::status::Code;
 
 use crate::api::{ANSWER_TIMEOUT, Acting, Api, Remote, json_of};
 use crate::failure::Failure;
@@ -201,7 +202,14 @@ pub(crate) fn replace_here(
     if former::is_there(socket) {
         return former::upgrade(socket, program, timeout);
     }
-    replace((socket, &Remote::default(), None), program, timeout)
+    let here = (socket, &Remote::default(), None);
+    match replace(here, program.clone(), timeout) {
+        // A daemon from between the releases: its API can't.
+        Err(failure) if failure.code() == Code::UNIMPLEMENTED => {
+            former::upgrade(socket, program, timeout)
+        }
+        replaced => replaced,
+    }
 }
 
 fn replace(
