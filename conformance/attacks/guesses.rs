@@ -3,6 +3,7 @@
 //! A guess has one chance in 2^256. The attack is on the daemon's time, and on the audit log.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tollgate::{Session, SessionOptions};
@@ -73,6 +74,23 @@ fn guess_from(network: usize, guesses: usize, at: SocketAddr, seed: u64) {
     }
 }
 
+/// Does something again and again while threads guess. Returns the longest time that it took, and
+/// how often it was done.
+fn meanwhile(guessing: Vec<JoinHandle<()>>, mut act: impl FnMut()) -> (Duration, usize) {
+    let (mut slowest, mut count) = (Duration::ZERO, 0);
+    while guessing.iter().any(|thread| !thread.is_finished()) {
+        let before = Instant::now();
+        act();
+        count += 1;
+        slowest = slowest.max(before.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for thread in guessing {
+        thread.join().unwrap();
+    }
+    (slowest, count)
+}
+
 #[test]
 fn guesses_over_the_network_are_slow_and_another_client_works_meanwhile() {
     let _machine = together();
@@ -101,17 +119,7 @@ fn guesses_over_the_network_are_slow_and_another_client_works_meanwhile() {
             std::thread::spawn(move || guess_from(network, guesses, at, k as u64 + 1))
         })
         .collect();
-    let (mut slowest, mut asked) = (Duration::ZERO, 0);
-    while guessing.iter().any(|thread| !thread.is_finished()) {
-        let before = Instant::now();
-        ask().unwrap();
-        asked += 1;
-        slowest = slowest.max(before.elapsed());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    guessing
-        .into_iter()
-        .for_each(|thread| thread.join().unwrap());
+    let (slowest, asked) = meanwhile(guessing, || drop(ask().unwrap()));
     let seconds = started.elapsed().as_secs_f64();
     say(&format!(
         "{in_all} guesses over the network took {seconds:.0} s; meanwhile another client connected and asked {asked} times, within {} ms each",
@@ -167,16 +175,9 @@ fn guesses_are_slow_leave_one_record_and_delay_nobody_with_a_token() {
         })
         .collect();
     // Meanwhile, the same user's programs open sessions.
-    let mut slowest = Duration::ZERO;
-    while guessing.iter().any(|thread| !thread.is_finished()) {
-        let before = Instant::now();
+    let (slowest, _) = meanwhile(guessing, || {
         drop(Session::open(SessionOptions::new(daemon.socket(), &token)).unwrap());
-        slowest = slowest.max(before.elapsed());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    guessing
-        .into_iter()
-        .for_each(|thread| thread.join().unwrap());
+    });
     let seconds = started.elapsed().as_secs_f64();
     say(&format!(
         "{guesses_in_all} guesses took {seconds:.0} s; meanwhile a session with a right token was opened within {} ms",

@@ -34,7 +34,7 @@ use crate::limits::{
 };
 use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, TapPoll, operations};
 use crate::proto::*;
-use crate::scopes::{Scoped, longest, short};
+use crate::scopes::{longest, short};
 use crate::status::Status;
 
 use connections::{Accepted, Claim, Most, Place, Places, of_processes, of_the_network};
@@ -312,12 +312,10 @@ impl Service {
         let mut last = None;
         loop {
             let answer = self.ask(caller.clone(), request.clone().ask()).await?;
-            let answer = Some(L::answer(answer).ok_or_else(mixed_up)?);
-            if answer != last {
-                last.clone_from(&answer);
-                if let Some(answer) = answer
-                    && changes.send(Ok(answer)).await.is_err()
-                {
+            let answer = L::answer(answer).ok_or_else(mixed_up)?;
+            if last.as_ref() != Some(&answer) {
+                last = Some(answer.clone());
+                if changes.send(Ok(answer)).await.is_err() {
                     return Ok(());
                 }
             }
@@ -362,7 +360,7 @@ impl Service {
 }
 
 /// A look of a watch.
-trait Look: Scoped + Clone {
+trait Look: Clone {
     type Answer: Clone + PartialEq;
 
     /// How often to look.

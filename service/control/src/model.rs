@@ -593,15 +593,16 @@ fn check_target(target: &Target) -> Result<(), StoreError> {
         check_name("tenant", &target.tenant)?;
     }
     let (service, method) = (target.service.as_str(), target.method.as_str());
-    if service.is_empty() || (all(service) && !method.is_empty()) {
-        let (what, value) = match service.is_empty() {
-            true => ("service", service),
-            false => ("method", method),
-        };
+    let wrong = |what, value: &str| {
         let value = value.to_owned();
-        return Err(StoreError::Identifier { what, value });
+        Err(StoreError::Identifier { what, value })
+    };
+    match (service, method) {
+        ("", _) => wrong("service", service),
+        (service, "") if all(service) => Ok(()),
+        (service, method) if all(service) => wrong("method", method),
+        (service, method) => check_method(service, method),
     }
-    check_method(if all(service) { "" } else { service }, method)
 }
 
 /// Checks the names of a service and a method, each of which may be empty.

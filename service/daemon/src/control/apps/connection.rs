@@ -49,13 +49,11 @@ enum Stage<'c> {
 }
 
 /// A request that was received.
-struct Received<'c> {
+struct Received {
     request: Request,
     /// It has a body that only administrators of earlier releases send.
     is_administrative: bool,
     fds: Vec<OwnedFd>,
-    /// Keeps another process from taking over.
-    turn: Served<'c>,
 }
 
 /// Serves a connection until it closes.
@@ -141,8 +139,8 @@ impl Stage<'_> {
 
 impl<'c> Connection<'c> {
     async fn serve(mut self) {
-        while let Some(received) = self.receive().await {
-            if !self.answer(received).await {
+        while let Some((received, turn)) = self.receive().await {
+            if !self.answer(received, turn).await {
                 break;
             }
         }
@@ -151,8 +149,9 @@ impl<'c> Connection<'c> {
         }
     }
 
-    /// The next request; `None` if the connection ends.
-    async fn receive(&mut self) -> Option<Received<'c>> {
+    /// The next request, and what keeps another process from taking over; `None` if the connection
+    /// ends.
+    async fn receive(&mut self) -> Option<(Received, Served<'c>)> {
         let may_be_silent = self.stage.session().is_some();
         let (packet, turn) = tokio::select! {
             received = self.control.apps.requests.receive(&self.socket) => received?,
@@ -177,12 +176,12 @@ impl<'c> Connection<'c> {
             return None;
         };
         let is_administrative = request.body.is_none() && is_administrative(&bytes);
-        Some(Received {
+        let received = Received {
             request,
             is_administrative,
             fds,
-            turn,
-        })
+        };
+        Some((received, turn))
     }
 
     /// Tells the other end why the connection ends.
@@ -191,14 +190,8 @@ impl<'c> Connection<'c> {
     }
 
     /// Handles a request, and sends its answer. Whether the connection continues.
-    async fn answer(&mut self, received: Received<'c>) -> bool {
-        let Received {
-            request,
-            is_administrative,
-            fds,
-            turn: _until_answered,
-        } = received;
-        let (control, id) = (self.control, request.id);
+    async fn answer(&mut self, received: Received, _until_answered: Served<'c>) -> bool {
+        let (control, id) = (self.control, received.request.id);
         let gate = self.stage.session().map(|open| Arc::clone(&open.gate));
         let _until_then = match &gate {
             Some(gate) => Some(gate.read().await),
@@ -209,10 +202,9 @@ impl<'c> Connection<'c> {
         }
         // Only a binding waits for others. An opening must not be dropped halfway: nobody would
         // close its session.
-        let waits = matches!(request.body, Some(RequestBody::Bind(_)));
+        let waits = matches!(received.request.body, Some(RequestBody::Bind(_)));
         let handled = tokio::select! {
-            handled = handle(control, &self.socket, request, fds, &mut self.stage), if !is_administrative => handled,
-            () = std::future::ready(()), if is_administrative => Err(moved(control)),
+            handled = handle(control, &self.socket, received, &mut self.stage) => handled,
             () = hung_up(&self.socket), if waits => return false,
             // The application reconnects to the next process.
             () = control.apps.requests.hurried(), if waits => return false,
@@ -299,11 +291,12 @@ fn moved(control: &Control) -> Status {
 async fn handle(
     control: &Rc<Control>,
     socket: &Rc<Socket>,
-    request: Request,
-    fds: Vec<OwnedFd>,
+    received: Received,
     stage: &mut Stage<'_>,
 ) -> Result<(Answer, Option<ServedBinding>), Status> {
-    match request.body {
+    let fds = received.fds;
+    match received.request.body {
+        None if received.is_administrative => Err(moved(control)),
         None => Err(Status::new(
             Code::UNIMPLEMENTED,
             "this daemon doesn't know the request's body",

@@ -42,9 +42,9 @@ pub(crate) async fn push(
         proof,
         schema,
     } = push;
-    at_most("module", &wasm, policy_limits::COMPAT_MODULE_BYTES)?;
+    at_most("the module", &wasm, policy_limits::COMPAT_MODULE_BYTES)?;
     if let Some(config) = &config {
-        at_most("configuration", config, policy_limits::CONFIG_BYTES)?;
+        at_most("the configuration", config, policy_limits::CONFIG_BYTES)?;
     }
     let proof = proof.map(|bytes| read_proof(&bytes, "the proof of origin"));
     let proof = proof.transpose()?;
@@ -86,18 +86,18 @@ pub(crate) async fn push(
 
 fn at_most(what: &str, bytes: &[u8], limit: usize) -> Result<(), Status> {
     let has = bytes.len();
-    match has > limit {
-        true => Err(invalid(format!(
-            "the {what} has {has} bytes; the limit is {limit}"
-        ))),
-        false => Ok(()),
+    if has <= limit {
+        return Ok(());
     }
+    Err(invalid(format!(
+        "{what} has {has} bytes; the limit is {limit}"
+    )))
 }
 
 /// The module with the manifest that it lacks. Its origin was proved with the bytes that its author
 /// published.
 fn described(wasm: &[u8], manifest: &[u8]) -> Result<Vec<u8>, Status> {
-    at_most("description", manifest, policy_limits::MANIFEST_BYTES)?;
+    at_most("the description", manifest, policy_limits::MANIFEST_BYTES)?;
     let manifest = std::str::from_utf8(manifest)
         .map_err(|error| invalid(format!("the description isn't text: {error}")))?;
     compat::describe(wasm, manifest).map_err(|error| invalid(error.to_string()))
@@ -105,12 +105,7 @@ fn described(wasm: &[u8], manifest: &[u8]) -> Result<Vec<u8>, Status> {
 
 /// The proof of a module's origin, which `what` names.
 pub(in crate::control) fn read_proof(bytes: &[u8], what: &str) -> Result<PolicyProof, Status> {
-    if bytes.len() > PROOF_BYTES {
-        let has = bytes.len();
-        return Err(invalid(format!(
-            "{what} has {has} bytes; the limit is {PROOF_BYTES}"
-        )));
-    }
+    at_most(what, bytes, PROOF_BYTES)?;
     let proof = PolicyProof::decode(bytes);
     proof.map_err(|error| invalid(format!("{what} doesn't parse: {error}")))
 }

@@ -80,3 +80,68 @@ impl GivenOptions {
         Ok(options)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tollgate_control::{Party, Side};
+
+    /// Requests that wait are stored like this, for whichever version of the daemon approves them.
+    #[test]
+    fn a_stored_order_has_this_form() {
+        let at = || Selected {
+            owner: Owner::Tenant("acme".to_owned()),
+            policy: "acl".to_owned(),
+            places: Selection {
+                party: Some(Party::Tenant),
+                tenant: Some("acme".to_owned()),
+                side: Some(Side::Server),
+                ..Selection::default()
+            },
+        };
+        let attach = Attach {
+            policy: "acl".to_owned(),
+            version: 2,
+            target: Target {
+                party: Party::Tenant,
+                tenant: "acme".to_owned(),
+                service: "a.B".to_owned(),
+                method: String::new(),
+                side: Side::Client,
+            },
+            trial: Some(Trial::Canary(10)),
+            options: GivenOptions {
+                isolation: Some(Isolation::Process),
+                ..GivenOptions::default()
+            },
+        };
+        let upgrade = Upgrade {
+            at: at(),
+            version: 3,
+            trial: Some(Trial::Shadow),
+            probation_ms: Some(60_000),
+        };
+        let places = r#"{"owner":{"tenant":"acme"},"policy":"acl","places":{"party":"tenant","tenant":"acme","service":null,"method":null,"side":"server"}}"#;
+        let options = r#"{"on_fault":null,"hooks":null,"fields":null,"metadata":null,"capabilities":null,"cpu_us":null,"fresh":null,"isolation":"process","record":null,"max_worse":null}"#;
+        let stored = [
+            (
+                Order::Attach(attach),
+                format!(
+                    r#"{{"attach":{{"policy":"acl","version":2,"target":{{"party":"tenant","tenant":"acme","service":"a.B","method":"","side":"client"}},"trial":{{"canary":10}},"options":{options}}}}}"#
+                ),
+            ),
+            (
+                Order::Upgrade(upgrade),
+                format!(
+                    r#"{{"upgrade":{{"at":{places},"version":3,"trial":"shadow","probation_ms":60000}}}}"#
+                ),
+            ),
+            (Order::Promote(at()), format!(r#"{{"promote":{places}}}"#)),
+        ];
+        for (order, json) in stored {
+            assert_eq!(serde_json::to_string(&order).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Order>(&json).unwrap(), order);
+        }
+    }
+}
