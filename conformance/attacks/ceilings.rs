@@ -143,9 +143,9 @@ fn at(tenant: &Tenant<'_>, key: &str) -> (&'static str, Code, Result<(), Status>
     };
     let full = Code::RESOURCE_EXHAUSTED;
     match key {
-        "versions" => (set("0"), full, tenant.push(null())),
+        "policies" | "versions" => (set("0"), full, tenant.push(null())),
         "module_mib" => (set("0"), full, tenant.push(null())),
-        "memory_mib" => (set("1"), full, tenant.push(null())),
+        "memory_mib" | "module_kib" => (set("1"), full, tenant.push(null())),
         "languages" => (set("opa"), Code::PERMISSION_DENIED, tenant.push(null())),
         "signers" => (set(KEY), Code::PERMISSION_DENIED, tenant.push(null())),
         "attachments" => {

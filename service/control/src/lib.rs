@@ -37,8 +37,8 @@ pub use error::{Cause, StoreError};
 pub use fields::{Field, FieldPattern};
 pub use model::{
     ALL, Attachment, Credential, FIRST_CREDENTIAL, Hashed, Holdings, Identity, Isolation, OnFault,
-    Options, Party, PolicyBytes, PolicyInfo, Role, Selection, Side, Target, Token, TokenDigest,
-    check_method, hex,
+    Options, Party, PolicyBytes, PolicyInfo, Role, Selection, Side, Stored, Target, Token,
+    TokenDigest, check_method, hex,
 };
 pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};

@@ -86,6 +86,19 @@ pub(in crate::control) fn check_language(
     }
 }
 
+/// Refuses a module that has more bytes than its owner's ceiling allows.
+pub(in crate::control) fn check_module(
+    tenant: &str,
+    ceiling: &Ceiling,
+    wasm: &[u8],
+    name: &str,
+) -> Result<(), Status> {
+    let above = ceiling.module_above(tenant, name, wasm.len());
+    above.map_or(Ok(()), |text| {
+        Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
+    })
+}
+
 /// Refuses a module whose instances begin with more memory than its owner's ceiling has.
 pub(in crate::control) fn check_memory(
     tenant: &str,
