@@ -247,8 +247,6 @@ fn a_tenant_at_its_ceiling_is_told_the_limit_its_value_and_who_can_raise_it() {
         let value = match key.as_str() {
             "signers" => "1 key".to_owned(),
             "cpu_share_percent" => format!("{value}%"),
-            // Patterns are the tenant's to see: `tollgate ceiling show`.
-            "fields_allow" | "fields_deny" => String::new(),
             _ => format!("= {value}"),
         };
         for words in [&*format!("`{key}`"), &value, "operator can raise it"] {

@@ -652,23 +652,42 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
         );
         tenant(line.trim_end())
     };
-    for (values, rest) in [
-        ("fields_deny=hotel.Reservation/*:customer_name", ""),
+    let one = "hotel.Reservation/*:customer_name";
+    let long = vec!["hotel.Reservation/Cancel:*"; 11].join(",");
+    for (deny, allow, rest, why) in [
         (
-            "fields_deny=hotel.*/Reserve:* fields_allow=hotel.*/*:*",
-            "--method Reserve",
+            one,
+            "all",
+            "",
+            "the pattern hotel.Reservation/*:customer_name denies",
         ),
         (
-            "fields_deny=none fields_allow=hotel.Reservation/Cancel:*",
+            "a.B/C:d,hotel.*/Reserve:*",
+            "hotel.*/*:*",
             "--method Reserve",
+            "the pattern hotel.*/Reserve:* denies",
         ),
-        ("fields_allow=none", ""),
+        (
+            "none",
+            "hotel.Reservation/Cancel:*",
+            "--method Reserve",
+            "no pattern allows",
+        ),
+        ("none", &long, "", "no pattern allows"),
+        ("none", "none", "", "no pattern allows"),
     ] {
-        set(values);
+        set(&format!("fields_deny={deny} fields_allow={allow}"));
         let refused = reserve(rest);
-        assert_eq!(refused.code, 7, "{values}: {refused}");
-        let words = "reads customer_name of hotel.Reservation/Reserve, which the ceiling of tenant acme doesn't allow";
-        assert!(refused.err.contains(words), "{values}: {refused}");
+        let value = match (deny, allow.len()) {
+            ("none", ..256) => format!("`fields_allow` = {allow};"),
+            ("none", _) => "`fields_allow` = 11 patterns;".to_owned(),
+            _ => format!("`fields_deny` = {deny};"),
+        };
+        at_ceiling(&refused, 7, &value);
+        let words = format!(
+            "reads customer_name of hotel.Reservation/Reserve (`--fields` can leave it out), which {why}, and"
+        );
+        assert!(refused.err.contains(&words), "{words}: {refused}");
     }
     set("fields_allow=hotel.Reservation/Reserve:customer_*");
     assert_eq!(reserve("").code, 0);

@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use crate::error::StoreError;
-use crate::fields::{Field, FieldPattern, is_allowed};
+use crate::fields::{Field, FieldPattern, FieldRefusal, refusal};
 use crate::limits;
 use crate::model::Isolation;
 
@@ -231,9 +231,9 @@ impl Ceiling {
         })
     }
 
-    /// Whether policies may read or change a field.
-    pub fn allows_field(&self, field: &Field<'_>) -> bool {
-        is_allowed(self.fields_allow.as_deref(), &self.fields_deny, field)
+    /// Why policies may not read or change a field, if they may not.
+    pub fn field_refusal(&self, field: &Field<'_>) -> Option<FieldRefusal<'_>> {
+        refusal(self.fields_allow.as_deref(), &self.fields_deny, field)
     }
 }
 
