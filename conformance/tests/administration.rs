@@ -653,7 +653,7 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
         tenant(line.trim_end())
     };
     let one = "hotel.Reservation/*:customer_name";
-    let long = vec!["hotel.Reservation/Cancel:*"; 11].join(",");
+    let long = ["hotel.Reservation/Cancel:*"; 11].join(",");
     for (deny, allow, rest, why) in [
         (
             one,
@@ -673,7 +673,7 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
             "--method Reserve",
             "no pattern allows",
         ),
-        ("none", &long, "", "no pattern allows"),
+        ("none", &*long, "", "no pattern allows"),
         ("none", "none", "", "no pattern allows"),
     ] {
         set(&format!("fields_deny={deny} fields_allow={allow}"));

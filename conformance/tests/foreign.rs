@@ -430,10 +430,8 @@ fn a_foreign_module_moves_in_documents_once_it_is_described() {
             .daemon
             .tollgate(["apply", "-f", &document(module), "--dry-run"]);
         assert_eq!(refused.code, 3, "{refused}");
-        let words = [
-            &*format!("{module}.wasm is a module for {abi} without a manifest"),
-            "Try: tollgate policy push ",
-        ];
+        let named = format!("{module}.wasm is a module for {abi} without a manifest");
+        let words = [&*named, "Try: tollgate policy push "];
         for words in words {
             assert!(refused.err.contains(words), "{words}: {refused}");
         }

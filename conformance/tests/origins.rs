@@ -549,7 +549,7 @@ fn documents_and_owners_take_images_under_the_signers_of_the_ceiling() {
             "{refused}"
         );
     }
-    for (image, more) in [("acme/signed", &[][..]), ("acme/too", &owner)] {
+    for (image, more) in [("acme/signed", &[][..]), ("acme/too", &owner[..])] {
         let (name, digest) = images.add(image, true);
         let signed = p(&format!("{name}@{digest}"));
         ends(apply(signed.clone(), more), "1 created");

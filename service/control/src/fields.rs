@@ -189,10 +189,10 @@ mod tests {
         let none = refusal(Some(&[]), &[], &of(Some("Reserve"), Some("x")));
         assert_eq!(none, Some(FieldRefusal::NotAllowed));
         // The pattern that denies it says more.
-        let denied = [any.clone(), deny.clone()];
+        let denied = [deny.clone()];
         let field = of(None, Some("guest.name"));
         for allow in [vec![any], Vec::new()] {
-            let why = refusal(Some(&allow), &denied[1..], &field);
+            let why = refusal(Some(&allow), &denied, &field);
             assert_eq!(why, Some(FieldRefusal::Denied(&deny)));
         }
     }
