@@ -4,23 +4,15 @@
 //! The requests are made from the API's own definition, so a new one is attacked, too.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use prost::Message as _;
-use prost_reflect::{
-    DescriptorPool, DynamicMessage, Kind, MessageDescriptor, ReflectMessage as _, Value,
-};
-use tollgate_admin::client::Client;
-use tollgate_admin::proto::{
-    ApplyStateHeader, ContentReference, ListPoliciesRequest, Owner, PolicyPart, PolicyState,
-    PushPolicyHeader, State, content_reference,
-};
-use tollgate_admin::{ALL, ApplyOrder, MAX_STATUS_BYTES, PushOrder, Secret, Status, socket_beside};
-use tollgate_conformance::testbed::{Daemon, Testbed, policy_file};
+use prost_reflect::{FieldDescriptor, Kind, Value};
+use tollgate_admin::MAX_STATUS_BYTES;
+use tollgate_admin::proto::ListPoliciesRequest;
+use tollgate_conformance::testbed::Testbed;
 use tollgate_shm_abi::status::Code;
 
 use crate::measure::{Limit, measured, say, together};
+use crate::requests::{Request, all_of, client, kinds, put, send};
 
 /// Tenants that attack at once: each has a pace.
 const TENANTS: usize = 6;
@@ -47,11 +39,12 @@ fn names() -> Vec<String> {
 }
 
 /// Fields that are names, of whatever.
-fn is_name(field: &str) -> bool {
-    matches!(
-        field,
+fn is_name(field: &FieldDescriptor) -> bool {
+    let is_one = matches!(
+        field.name(),
         "tenant" | "name" | "names" | "service" | "method" | "key" | "set" | "id"
-    )
+    );
+    is_one && field.kind() == Kind::String
 }
 
 /// Whether a name is a good one there: that of a service or a method.
@@ -62,69 +55,6 @@ fn is_identifier(path: &[String], name: &str) -> bool {
     is_method && name.len() < 128 && name.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
-/// The first content of an apply.
-fn first_content() -> ContentReference {
-    ContentReference {
-        content: Some(content_reference::Content::Number(0)),
-    }
-}
-
-/// A message with plausible values: the bearer's own objects, which exist.
-fn plausible(of: &MessageDescriptor) -> DynamicMessage {
-    let mut message = DynamicMessage::new(of.clone());
-    for field in of.fields() {
-        let value = match (field.name(), field.kind()) {
-            ("tenant" | "provider", _) => continue,
-            ("name", Kind::String) => Value::String("p".to_owned()),
-            ("service", Kind::String) => Value::String("hotel.Echo".to_owned()),
-            ("method", Kind::String) => Value::String("Echo".to_owned()),
-            ("owner" | "at" | "header", Kind::Message(inner)) => Value::Message(plausible(&inner)),
-            (_, Kind::Enum(_)) if !field.is_list() => Value::EnumNumber(1),
-            ("version" | "from" | "to", Kind::Uint32) => Value::U32(1),
-            _ => continue,
-        };
-        message.set_field(&field, value);
-    }
-    message
-}
-
-/// The paths of all names in a message, through all messages in it.
-fn paths(of: &MessageDescriptor, depth: usize) -> Vec<Vec<String>> {
-    let mut found = Vec::new();
-    for field in of.fields() {
-        match field.kind() {
-            Kind::String if is_name(field.name()) => found.push(vec![field.name().to_owned()]),
-            Kind::Message(inner) if depth > 0 && !field.is_map() => {
-                let inner = paths(&inner, depth - 1).into_iter();
-                found.extend(inner.map(|path| [vec![field.name().to_owned()], path].concat()));
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
-/// Writes a name at a path. What is on the way is made plausible.
-fn put(message: &mut DynamicMessage, path: &[String], name: &str) {
-    let field = message.descriptor().get_field_by_name(&path[0]).unwrap();
-    let value = match (field.kind(), path.len()) {
-        (Kind::Message(inner), 2..) => {
-            let mut inside = match message.get_field(&field).into_owned() {
-                Value::Message(inside) if message.has_field(&field) => inside,
-                _ => plausible(&inner),
-            };
-            put(&mut inside, &path[1..], name);
-            Value::Message(inside)
-        }
-        _ => Value::String(name.to_owned()),
-    };
-    let value = match field.is_list() {
-        true => Value::List(vec![value]),
-        false => value,
-    };
-    message.set_field(&field, value);
-}
-
 /// A name somewhere in a request.
 struct Attempt {
     method: &'static str,
@@ -133,119 +63,27 @@ struct Attempt {
     request: Request,
 }
 
-enum Request {
-    Bytes(String, Vec<u8>),
-    Push(PushOrder),
-    Apply(ApplyOrder),
-}
-
 /// All names, everywhere.
 fn attempts() -> Vec<Attempt> {
-    let pool = DescriptorPool::decode(tollgate_admin::DESCRIPTOR_SET).unwrap();
-    let message = |name: &str| {
-        let name = format!("tollgate.admin.v1.{name}");
-        pool.get_message_by_name(&name).unwrap()
-    };
     let mut attempts = Vec::new();
-    let mut all =
-        |method: &'static str, of: MessageDescriptor, make: &dyn Fn(Vec<u8>) -> Request| {
-            for path in paths(&of, 3) {
-                for name in names()
-                    .into_iter()
-                    .filter(|name| !is_identifier(&path, name))
-                {
-                    let mut message = plausible(&of);
-                    put(&mut message, &path, &name);
-                    attempts.push(Attempt {
-                        method,
-                        path: path.clone(),
-                        name,
-                        request: make(message.encode_to_vec()),
-                    });
+    for kind in kinds() {
+        for path in kind.paths(is_name) {
+            for name in names() {
+                if is_identifier(&path, &name) {
+                    continue;
                 }
-            }
-        };
-    for row in ALL {
-        match row.method {
-            "PushPolicy" => all(row.method, message("PushPolicyHeader"), &|bytes| {
-                let module = std::fs::read(policy_file("null")).unwrap();
-                Request::Push(PushOrder {
-                    header: PushPolicyHeader::decode(&bytes[..]).unwrap(),
-                    parts: [(PolicyPart::Module.into(), module)].into(),
-                    begins: None,
-                })
-            }),
-            "ApplyState" => {
-                // With an object, which the set would remember.
-                all(row.method, message("ApplyStateHeader"), &|bytes| {
-                    let policy = PolicyState {
-                        name: "p".to_owned(),
-                        module: Some(first_content()),
-                        ..PolicyState::default()
-                    };
-                    Request::Apply(ApplyOrder {
-                        header: ApplyStateHeader::decode(&bytes[..]).unwrap(),
-                        state: State {
-                            policies: vec![policy],
-                            ..State::default()
-                        },
-                        contents: [(0, std::fs::read(policy_file("null")).unwrap())].into(),
-                    })
-                });
-                all(row.method, message("State"), &|bytes| {
-                    let module = std::fs::read(policy_file("null")).unwrap();
-                    let mut state = State::decode(&bytes[..]).unwrap();
-                    for policy in &mut state.policies {
-                        policy.module = Some(first_content());
-                        policy.owner.get_or_insert_with(Owner::default);
-                    }
-                    Request::Apply(ApplyOrder {
-                        state,
-                        contents: [(0, module)].into(),
-                        ..ApplyOrder::default()
-                    })
-                });
-            }
-            _ => {
-                let service = format!("tollgate.admin.v1.{}", row.service);
-                let service = pool.get_service_by_name(&service).unwrap();
-                let mut methods = service.methods();
-                let method = methods.find(|method| method.name() == row.method).unwrap();
-                all(row.method, method.input(), &|bytes| {
-                    Request::Bytes(row.path(), bytes)
+                let mut message = kind.plausible();
+                put(&mut message, &path, &Value::String(name.clone()));
+                attempts.push(Attempt {
+                    method: kind.method,
+                    path: path.clone(),
+                    name,
+                    request: kind.request(&message),
                 });
             }
         }
     }
     attempts
-}
-
-/// Pushes and applies have few places, which are all attackers'.
-static PLACE: Mutex<()> = Mutex::new(());
-
-fn send(client: &Client, request: Request) -> Result<(), Status> {
-    let _place = match request {
-        Request::Bytes(..) => None,
-        _ => Some(PLACE.lock().unwrap_or_else(PoisonError::into_inner)),
-    };
-    match request {
-        Request::Bytes(path, bytes) => client.ask_bytes(&path, bytes).map(drop),
-        Request::Push(order) => client.push(order, |_step| {}).map(drop),
-        Request::Apply(order) => client.apply(order).map(drop),
-    }
-}
-
-fn client(daemon: &Daemon, token: &str) -> Client {
-    let patience = Duration::from_secs(60);
-    let token = Secret::new(token);
-    Client::connect(&socket_beside(daemon.socket()), Some(&token), patience).unwrap()
-}
-
-/// Everything that a tenant has.
-fn all_of(daemon: &Daemon, tenant: &str) -> String {
-    let export = daemon.ok(&format!("export --tenant {tenant}"));
-    let log = daemon.ok(&format!("audit show --last 1000 --tenant {tenant}"));
-    export + &log
 }
 
 #[test]
