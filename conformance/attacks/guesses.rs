@@ -1,21 +1,24 @@
-//! Guesses of tokens: forged, truncated, changed and expired ones, as fast as connections allow.
+//! Tokens that aren't valid: guesses as fast as connections allow, and those that were valid once.
 //!
 //! A guess has one chance in 2^256. The attack is on the daemon's time, and on the audit log.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use sha2::{Digest as _, Sha256};
 use tollgate::{Session, SessionOptions};
 use tollgate_admin::client::{Client, Remote};
-use tollgate_admin::proto::ListPoliciesRequest;
+use tollgate_admin::proto::{CredentialState, ListPoliciesRequest, Role, State};
 use tollgate_admin::{
-    REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK, REMOTE_KNOWN_CONNECTIONS,
-    REQUESTS_PER_CONNECTION, STRANGER_REQUESTS, Secret,
+    ALL, ApplyOrder, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK, REMOTE_KNOWN_CONNECTIONS,
+    REQUESTS_PER_CONNECTION, STRANGER_REQUESTS, Secret, Status, socket_beside,
 };
 use tollgate_conformance::hostile::{Seeded, Wire};
 use tollgate_conformance::http2::{Ended, RawClient};
-use tollgate_conformance::testbed::{SOON, Testbed};
+use tollgate_conformance::testbed::{Daemon, SOON, Testbed};
 use tollgate_shm_abi::messages::{OpenSession, RequestBody, ResponseBody};
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::status::Code;
@@ -198,4 +201,144 @@ fn guesses_are_slow_leave_one_record_and_delay_nobody_with_a_token() {
         Limit::AtMost(1.0),
     );
     assert!(records.contains(r#""tokens":32"#), "{records}");
+}
+
+/// Connections that try one token at once: each gets an answer per second.
+const PER_TOKEN: usize = 5;
+
+/// How long the credential lives that ends meanwhile.
+const SHORT_LIFE: Duration = Duration::from_secs(3);
+
+/// Gives a tenant a credential with this token that ends at this time, as documents may.
+fn ending(daemon: &Daemon, name: &str, token: &str, at: SystemTime) {
+    let credential = CredentialState {
+        tenant: "acme".to_owned(),
+        name: name.to_owned(),
+        role: Role::Owner.into(),
+        expires: Some(at.into()),
+        token_digest: Sha256::digest(token).to_vec(),
+    };
+    let order = ApplyOrder {
+        state: State {
+            credentials: vec![credential],
+            ..State::default()
+        },
+        ..ApplyOrder::default()
+    };
+    let operator = Client::connect(&socket_beside(daemon.socket()), None, SOON).unwrap();
+    operator.apply(order).unwrap();
+}
+
+/// Tokens of every kind that isn't valid, and those that are.
+fn tokens(daemon: &Daemon) -> (Vec<(&'static str, String)>, [String; 2]) {
+    let owner = daemon.tenant("acme");
+    let add = |name: &str| {
+        let line = format!("credential add {name} --tenant acme --role owner");
+        daemon.ok(&line).trim().to_owned()
+    };
+    let (revoked, rotated) = (add("gone"), add("turned"));
+    daemon.ok("credential revoke gone --tenant acme");
+    let current = daemon.ok("credential rotate turned --tenant acme");
+    let removed = daemon.tenant("removed");
+    daemon.ok("tenant remove removed --yes");
+    let operators = daemon.ok("credential add deploy --operator");
+    daemon.ok("credential revoke deploy --operator");
+    let [expired, expiring] = ["a", "b"].map(|digit| format!("tg_{}", digit.repeat(64)));
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    ending(daemon, "past", &expired, long_ago);
+    ending(daemon, "soon", &expiring, SystemTime::now() + SHORT_LIFE);
+    let socket = socket_beside(daemon.socket());
+    let client = Client::connect(&socket, Some(&Secret::new(&*expiring)), SOON).unwrap();
+    client.ask(ListPoliciesRequest::default()).unwrap();
+    std::thread::sleep(SHORT_LIFE);
+    let wrong = vec![
+        ("forged", format!("tg_{}", "0".repeat(64))),
+        ("truncated", owner[..owner.len() - 1].to_owned()),
+        ("lengthened", format!("{owner}0")),
+        ("in upper case", owner.to_uppercase()),
+        ("revoked", revoked),
+        ("rotated", rotated),
+        ("of a removed tenant", removed),
+        ("of a revoked operator", operators.trim().to_owned()),
+        ("expired", expired),
+        ("expired a moment ago", expiring),
+    ];
+    (wrong, [owner, current.trim().to_owned()])
+}
+
+#[test]
+fn tokens_that_never_were_or_have_ended_get_nothing_anywhere() {
+    let _machine = together();
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon_with("a", &with_config("[admin]\nlisten = '127.0.0.1:0'\n"));
+    let (wrong, right) = tokens(&daemon);
+    let socket = socket_beside(daemon.socket());
+    let on_network = Remote {
+        endpoint: format!("http://{}", daemon.admin_address()),
+        ..Remote::default()
+    };
+    let answers = Mutex::new(Vec::new());
+    let answered = |kind: &'static str, place: &str, status: Option<Status>| {
+        let mut answers = answers.lock().unwrap();
+        answers.push((kind, place.to_owned(), status));
+    };
+    std::thread::scope(|scope| {
+        for (kind, token) in &wrong {
+            for rows in ALL.chunks(ALL.len().div_ceil(PER_TOKEN)) {
+                let (socket, answered) = (&socket, &answered);
+                scope.spawn(move || {
+                    let token = Secret::new(&**token);
+                    let patience = Duration::from_secs(60);
+                    let client = Client::connect(socket, Some(&token), patience).unwrap();
+                    for row in rows {
+                        let answer = client.ask_bytes(&row.path(), Vec::new());
+                        answered(*kind, row.method, answer.err());
+                    }
+                });
+            }
+        }
+    });
+    for (kind, token) in &wrong {
+        let secret = Secret::new(&**token);
+        let client = Client::connect_remotely(&on_network, Some(&secret), SOON).unwrap();
+        let answer = client.ask(ListPoliciesRequest::default());
+        answered(*kind, "the network", answer.err());
+        let refused = guess(&mut Wire::connect(daemon.socket()), token);
+        let status = refused.map(|(code, why)| Status::new(Code(code), why));
+        answered(*kind, "a session", status);
+    }
+    let answers = answers.into_inner().unwrap();
+    let is_refused = |status: &Option<Status>| {
+        let code = status.as_ref().map(|status| status.code);
+        code == Some(Code::UNAUTHENTICATED)
+    };
+    let accepted: Vec<_> = answers
+        .iter()
+        .filter(|(_, _, status)| !is_refused(status))
+        .collect();
+    say(&format!(
+        "{} requests and sessions with tokens of {} kinds that aren't valid",
+        answers.len(),
+        wrong.len()
+    ));
+    assert!(accepted.is_empty(), "{accepted:?}");
+    measured(
+        "requests and sessions that a token got which isn't valid",
+        accepted.len() as f64,
+        Limit::AtMost(0.0),
+        Limit::AtMost(0.0),
+    );
+    // No kind is told from another, nor a tenant's name.
+    let texts = answers.iter().filter_map(|(_, place, status)| {
+        let text = &status.as_ref()?.message;
+        assert!(!text.contains("acme"), "{text}");
+        // After that, it says how slow the answers are.
+        (place == "ListPolicies").then(|| text.split("; ").next())
+    });
+    let texts: BTreeSet<_> = texts.collect();
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    for token in &right {
+        let client = Client::connect(&socket, Some(&Secret::new(&**token)), SOON).unwrap();
+        client.ask(ListPoliciesRequest::default()).unwrap();
+    }
 }
