@@ -15,6 +15,7 @@ use tollgate_conformance::hostile::Seeded;
 use tollgate_conformance::module::Module;
 use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, times};
 use tollgate_shm_abi::status::Code;
+use wasmsign2::{KeyPair, Module as Signed};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -898,21 +899,114 @@ fn a_daemon_that_is_killed_during_an_apply_has_all_of_it_or_nothing() {
 
 // ---- export, apply, export ----
 
-/// A random state, made by documents and then by hand.
-fn populate(bed: &Testbed, daemon: &Daemon, random: &mut Seeded) {
+/// Reads fields and metadata, and needs a clock.
+fn reader() -> Vec<u8> {
+    let methods = r#"{"method":"hotel.Reservation/*","fields":["customer_name","room_count"],"metadata":["x-user","x-role"]}"#;
+    let module = Module {
+        methods: methods.to_owned(),
+        manifest: r#""capabilities":["clock"],"#.to_owned(),
+        ..Module::default()
+    };
+    module.wasm()
+}
+
+/// A filter for Envoy, and a policy of OPA's, that do nothing.
+const FOREIGN: [(&str, &str, &str); 2] = [
+    (
+        "filter",
+        "--hooks request",
+        r#"(module
+            (memory (export "memory") 1)
+            (func (export "proxy_abi_version_0_2_1"))
+            (func (export "proxy_on_memory_allocate") (param i32) (result i32) (i32.const 0)))"#,
+    ),
+    (
+        "opa",
+        "--metadata x-user",
+        r#"(module
+            (import "env" "memory" (memory 2))
+            (global (export "opa_wasm_abi_version") i32 (i32.const 1))
+            (global (export "opa_wasm_abi_minor_version") i32 (i32.const 3)))"#,
+    ),
+];
+
+/// A bed whose modules are signed, and the key in the form that a ceiling takes.
+fn signed_bed() -> (Testbed, String) {
+    let bed = bed();
+    let key = KeyPair::generate();
+    let modules = ["null", "acl"].map(|name| (name, std::fs::read(policy_file(name)).unwrap()));
+    for (name, module) in modules.into_iter().chain([("reader", reader())]) {
+        let module = Signed::deserialize(&mut std::io::Cursor::new(module)).unwrap();
+        let mut signed = Vec::new();
+        let module = key.sk.sign(module, None).unwrap();
+        module.serialize(&mut signed).unwrap();
+        bed.file(&format!("{name}.wasm"), signed);
+    }
+    for (name, _, text) in FOREIGN {
+        bed.file(&format!("{name}.wasm"), wat::parse_str(text).unwrap());
+    }
+    let pem = key.pk.to_pem();
+    let lines = pem.lines().filter(|line| !line.starts_with('-'));
+    (bed, lines.collect())
+}
+
+/// A random ceiling that what [`populate`] makes is below. Values of the documents bind what they
+/// have.
+fn ceiling(random: &mut Seeded, key: &str) -> Value {
+    let mut ceiling = json!({});
+    let values = [
+        ("policies", json!(10 + random.below(20))),
+        ("versions", json!(20 + random.below(20))),
+        ("module_kib", json!(4_096 - random.below(1_000))),
+        ("trial", json!("required")),
+        ("approval", json!("operator")),
+        ("isolation", json!("process")),
+        ("capabilities", json!("state,change,clock")),
+        ("fields_allow", json!("hotel.*/*:*,motel.*/*:room.*")),
+        ("fields_deny", json!("*/*:password,hotel.*/*:room_count")),
+        ("languages", json!("tollgate,proxy-wasm,opa")),
+        ("signers", json!(key)),
+    ];
+    for (key, value) in values {
+        if random.below(3) == 0 {
+            ceiling[key] = value;
+        }
+    }
+    ceiling
+}
+
+/// The options of an attachment of [`reader`], whose owner has this ceiling.
+fn reading(random: &mut Seeded, ceiling: &Value) -> Value {
+    let mut options = json!({"capabilities": ["clock"]});
+    let mut either = |key: &str, lists: &[&[&str]]| {
+        let chosen = random.below(lists.len() as u64 + 1) as usize;
+        if let Some(list) = lists.get(chosen) {
+            options[key] = json!(list);
+        }
+    };
+    either("hooks", &[&["request"], &[]]);
+    either("metadata", &[&["x-user"], &["x-role", "x-user"], &[]]);
+    match ceiling.get("fields_deny") {
+        Some(_) => options["fields"] = json!(["customer_name"]),
+        None => either("fields", &[&["customer_name"], &["room_count"], &[]]),
+    }
+    match random.below(3) {
+        0 => options["isolation"] = json!("process"),
+        1 if ceiling.get("isolation").is_none() => options["isolation"] = json!("none"),
+        _ => {}
+    }
+    if random.below(3) == 0 {
+        options["fresh"] = json!(true);
+    }
+    options
+}
+
+/// A random state, made by documents and then by hand. `key` has signed its modules.
+fn populate(bed: &Testbed, daemon: &Daemon, random: &mut Seeded, key: &str) {
     let tenants: Vec<_> = (0..1 + random.below(3)).map(|k| format!("t{k}")).collect();
     let mut documents = Vec::new();
-    for (k, tenant) in tenants.iter().enumerate() {
-        let mut ceiling = json!({});
-        if random.below(2) == 0 {
-            ceiling["versions"] = json!(20 + random.below(20));
-        }
-        if random.below(3) == 0 {
-            ceiling["trial"] = json!("required");
-        }
-        if random.below(3) == 0 {
-            ceiling["capabilities"] = json!("state,change,clock");
-        }
+    let ceilings: Vec<_> = tenants.iter().map(|_| ceiling(random, key)).collect();
+    for (k, (tenant, ceiling)) in tenants.iter().zip(&ceilings).enumerate() {
         let roles = ["owner", "viewer", "application"];
         let credentials: Vec<_> = (0..random.below(3))
             .map(|c| {
@@ -936,7 +1030,9 @@ fn populate(bed: &Testbed, daemon: &Daemon, random: &mut Seeded) {
         documents.push(json!({"default_ceiling": {"attachments": 30}, "settings": {"spin_us": random.below(40)}}));
     }
     let owners = tenants.iter().map(|name| json!({"tenant": name}));
-    for owner in owners.chain([json!({"provider": true})]) {
+    let owners = owners.chain([json!({"provider": true})]);
+    let none = json!({});
+    for (owner, ceiling) in owners.zip(ceilings.iter().chain([&none])) {
         let with = |more: Value| {
             let mut both = owner.clone();
             both.as_object_mut()
@@ -945,11 +1041,16 @@ fn populate(bed: &Testbed, daemon: &Daemon, random: &mut Seeded) {
             both
         };
         let is_provider = owner["provider"] == true;
-        for name in ["one", "two"] {
+        for name in ["one", "two", "three"] {
+            let reads = name == "three";
             let versions: Vec<_> = (1..6).filter(|_| random.below(2) == 0).collect();
             let policies: Vec<_> = versions
                 .iter()
                 .map(|version| match random.below(2) {
+                    _ if reads => with(json!({
+                        "name": name, "version": version, "module": "reader.wasm",
+                        "configuration_text": format!("{}", random.below(3)),
+                    })),
                     0 => with(json!({"name": name, "version": version, "module": "null.wasm"})),
                     _ => with(json!({
                         "name": name, "version": version, "module": "acl.wasm",
@@ -975,6 +1076,15 @@ fn populate(bed: &Testbed, daemon: &Daemon, random: &mut Seeded) {
                 if is_provider && random.below(2) == 0 {
                     attachment["tenant"] = json!("t0");
                 }
+                if reads {
+                    let mut options = reading(random, ceiling);
+                    if is_provider {
+                        options["isolation"].take();
+                    }
+                    let options = options.as_object().unwrap().clone();
+                    let set = options.into_iter().filter(|(_, value)| !value.is_null());
+                    attachment.as_object_mut().unwrap().extend(set);
+                }
                 if random.below(2) == 0 {
                     attachment["cpu_us"] = json!(100 + random.below(100));
                     attachment["on_fault"] = json!("open");
@@ -997,6 +1107,24 @@ fn populate(bed: &Testbed, daemon: &Daemon, random: &mut Seeded) {
     let text: Vec<_> = documents.iter().map(Value::to_string).collect();
     let file = bed.file("random.yaml", text.join("\n---\n"));
     applied(daemon, &file, &[]);
+    // Foreign modules are described by hand. The description isn't signed.
+    for (tenant, ceiling) in tenants.iter().zip(&ceilings) {
+        if ceiling.get("signers").is_some() {
+            continue;
+        }
+        for (name, described, _) in FOREIGN {
+            let module = bed.path(&format!("{name}.wasm"));
+            let module = module.display();
+            daemon.ok(&format!(
+                "policy push {module} --tenant {tenant} --name {name} {described}"
+            ));
+            if ceiling.get("isolation").is_none() {
+                daemon.ok(&format!(
+                    "policy attach {name}@1 --tenant {tenant} --service {SERVICE} --side client --mode shadow"
+                ));
+            }
+        }
+    }
     // What is possible is done, by hand.
     for tenant in &tenants {
         for line in [
@@ -1017,10 +1145,10 @@ fn populate(bed: &Testbed, daemon: &Daemon, random: &mut Seeded) {
 #[test]
 fn what_is_exported_and_applied_elsewhere_is_exported_there() {
     for seed in 0..times("TOLLGATE_APPLY_SEEDS", 8) {
-        let bed = bed();
+        let (bed, key) = signed_bed();
         let mut random = Seeded(seed);
         let (one, two) = (bed.daemon("one"), bed.daemon("two"));
-        populate(&bed, &one, &mut random);
+        populate(&bed, &one, &mut random, &key);
         let exported = one.ok("export");
         assert!(exported.len() > 100, "seed {seed}: {exported}");
         let format = ["toml", "yaml"][random.below(2) as usize];
