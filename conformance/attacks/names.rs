@@ -190,6 +190,7 @@ fn attempts() -> Vec<Attempt> {
                             ..State::default()
                         },
                         contents: [(0, std::fs::read(policy_file("null")).unwrap())].into(),
+                        ..ApplyOrder::default()
                     })
                 });
                 all(row.method, message("State"), &|bytes| {
@@ -231,7 +232,7 @@ fn send(client: &Client, request: Request) -> Result<(), Status> {
     match request {
         Request::Bytes(path, bytes) => client.ask_bytes(&path, bytes).map(drop),
         Request::Push(order) => client.push(order, |_step| {}).map(drop),
-        Request::Apply(order) => client.apply(order).map(drop),
+        Request::Apply(order) => client.apply(order, |_step| {}).map(drop),
     }
 }
 

@@ -14,8 +14,9 @@ use tollgate::{Code, Session, SessionOptions};
 use tollgate_admin::client::{Client, Remote};
 use tollgate_admin::proto::{ListCredentialsRequest, ListPoliciesRequest, ListTenantsRequest};
 use tollgate_admin::{
-    HANDSHAKE_TIME, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK, REMOTE_KNOWN_CONNECTIONS,
-    STRANGER_LAST, STRANGER_REQUESTS, STRANGER_TIME, Secret, socket_beside,
+    HANDSHAKE_TIME, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK,
+    REMOTE_CONNECTIONS_PER_TENANT, REMOTE_KNOWN_CONNECTIONS, STRANGER_LAST, STRANGER_REQUESTS,
+    STRANGER_TIME, Secret, socket_beside,
 };
 use tollgate_conformance::certificates::{Authority, Certificates};
 use tollgate_conformance::http2::{self, Ended, RawClient};
@@ -507,6 +508,48 @@ fn strangers_leave_connections_to_addresses_that_were_authenticated_lately() {
     let stream = another.header(LIST, Some(&acme)).unwrap();
     another.body(stream, &http2::message(&[]), true).unwrap();
     assert_eq!(another.ended(stream, SOON), Ended::Answered);
+}
+
+#[test]
+fn a_tenant_on_the_network_leaves_connections_to_others() {
+    let bed = Testbed::new();
+    let hosted = Hosted::start(&bed, "listen = '127.0.0.1:0'");
+    let (mallory, acme) = (
+        hosted.daemon.tenant("mallory"),
+        hosted.daemon.tenant("acme"),
+    );
+    let from = |host: usize, token: &str| {
+        let address = Ipv4Addr::new(127, 0, 0, u8::try_from(2 + host).unwrap());
+        let mut raw = RawClient::from_address(address, hosted.at);
+        let stream = raw.header(LIST, Some(token)).unwrap();
+        (raw, stream)
+    };
+    // Known connections, from more than one address.
+    let mut held: Vec<_> = (0..REMOTE_CONNECTIONS_PER_TENANT)
+        .map(|n| from(n % 3, &mallory))
+        .collect();
+    for (raw, stream) in &mut held {
+        assert_eq!(
+            raw.ended(*stream, Duration::from_millis(200)),
+            Ended::NotYet
+        );
+    }
+    let (mut more, stream) = from(4, &mallory);
+    assert_eq!(more.ended(stream, SOON), Ended::Refused);
+    let took = more.closes(SOON).unwrap();
+    assert!(took < STRANGER_TIME, "{took:?}");
+    // Others have theirs; also at an address of the tenant's.
+    let (mut other, stream) = from(0, &acme);
+    other.body(stream, &http2::message(&[]), true).unwrap();
+    assert_eq!(other.ended(stream, SOON), Ended::Answered);
+    // A connection that proves another tenant's token gives its place back.
+    let (raw, _) = &mut held[0];
+    let stream = raw.header(LIST, Some(&acme)).unwrap();
+    raw.body(stream, &http2::message(&[]), true).unwrap();
+    assert_eq!(raw.ended(stream, SOON), Ended::Answered);
+    let (mut again, stream) = from(4, &mallory);
+    again.body(stream, &http2::message(&[]), true).unwrap();
+    assert_eq!(again.ended(stream, SOON), Ended::Answered);
 }
 
 #[test]
