@@ -143,9 +143,9 @@ fn at(tenant: &Tenant<'_>, key: &str) -> (&'static str, Code, Result<(), Status>
     };
     let full = Code::RESOURCE_EXHAUSTED;
     match key {
-        "versions" => (set("0"), full, tenant.push(null())),
+        "policies" | "versions" => (set("0"), full, tenant.push(null())),
         "module_mib" => (set("0"), full, tenant.push(null())),
-        "memory_mib" => (set("1"), full, tenant.push(null())),
+        "memory_mib" | "module_kib" => (set("1"), full, tenant.push(null())),
         "languages" => (set("opa"), Code::PERMISSION_DENIED, tenant.push(null())),
         "signers" => (set(KEY), Code::PERMISSION_DENIED, tenant.push(null())),
         "attachments" => {
@@ -247,8 +247,6 @@ fn a_tenant_at_its_ceiling_is_told_the_limit_its_value_and_who_can_raise_it() {
         let value = match key.as_str() {
             "signers" => "1 key".to_owned(),
             "cpu_share_percent" => format!("{value}%"),
-            // Patterns are the tenant's to see: `tollgate ceiling show`.
-            "fields_allow" | "fields_deny" => String::new(),
             _ => format!("= {value}"),
         };
         for words in [&*format!("`{key}`"), &value, "operator can raise it"] {

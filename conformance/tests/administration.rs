@@ -610,8 +610,14 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
         tenant(&format!("policy attach {what} --service hotel.Echo {rest}"))
     };
     assert_eq!(push("p", "null").code, 0);
-    // Numbers and sizes.
-    set("versions=1");
+    // Numbers and sizes. A further version isn't another policy.
+    set("policies=1");
+    at_ceiling(&push("q", "null"), 8, "`policies` = 1");
+    assert_eq!(push("p", "null").code, 0);
+    assert_eq!(tenant("policy delete p@2").code, 0);
+    set("policies=9 module_kib=1");
+    at_ceiling(&push("p", "null"), 8, "`module_kib` = 1");
+    set("module_kib=4096 versions=1");
     at_ceiling(&push("p", "null"), 8, "`versions` = 1");
     set("versions=9 module_mib=0");
     at_ceiling(&push("p", "null"), 8, "`module_mib` = 0");
@@ -646,23 +652,42 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
         );
         tenant(line.trim_end())
     };
-    for (values, rest) in [
-        ("fields_deny=hotel.Reservation/*:customer_name", ""),
+    let one = "hotel.Reservation/*:customer_name";
+    let long = vec!["hotel.Reservation/Cancel:*"; 11].join(",");
+    for (deny, allow, rest, why) in [
         (
-            "fields_deny=hotel.*/Reserve:* fields_allow=hotel.*/*:*",
-            "--method Reserve",
+            one,
+            "all",
+            "",
+            "the pattern hotel.Reservation/*:customer_name denies",
         ),
         (
-            "fields_deny=none fields_allow=hotel.Reservation/Cancel:*",
+            "a.B/C:d,hotel.*/Reserve:*",
+            "hotel.*/*:*",
             "--method Reserve",
+            "the pattern hotel.*/Reserve:* denies",
         ),
-        ("fields_allow=none", ""),
+        (
+            "none",
+            "hotel.Reservation/Cancel:*",
+            "--method Reserve",
+            "no pattern allows",
+        ),
+        ("none", &long, "", "no pattern allows"),
+        ("none", "none", "", "no pattern allows"),
     ] {
-        set(values);
+        set(&format!("fields_deny={deny} fields_allow={allow}"));
         let refused = reserve(rest);
-        assert_eq!(refused.code, 7, "{values}: {refused}");
-        let words = "reads customer_name of hotel.Reservation/Reserve, which the ceiling of tenant acme doesn't allow";
-        assert!(refused.err.contains(words), "{values}: {refused}");
+        let value = match (deny, allow.len()) {
+            ("none", ..256) => format!("`fields_allow` = {allow};"),
+            ("none", _) => "`fields_allow` = 11 patterns;".to_owned(),
+            _ => format!("`fields_deny` = {deny};"),
+        };
+        at_ceiling(&refused, 7, &value);
+        let words = format!(
+            "reads customer_name of hotel.Reservation/Reserve (`--fields` can leave it out), which {why}, and"
+        );
+        assert!(refused.err.contains(&words), "{words}: {refused}");
     }
     set("fields_allow=hotel.Reservation/Reserve:customer_*");
     assert_eq!(reserve("").code, 0);
@@ -781,9 +806,11 @@ fn a_lowered_ceiling_says_what_it_means_and_takes_nothing_away() {
     daemon.push("--tenant acme", "rate_limit", "limit", Some(&bucket));
     let attach = "policy attach limit@1 --service hotel.Reservation --side client --grant state,clock --cpu-us 99";
     bearer_ok(&daemon, &token, attach);
-    let values = "versions=1 attachments=0 cpu_us=98 capabilities=clock isolation=process";
+    let values = "policies=1 versions=1 module_kib=32 attachments=0 cpu_us=98 capabilities=clock isolation=process";
     let expected = [
+        "tenant acme has 2 policies, above `policies` = 1: they stay,",
         "tenant acme has 2 versions of policies, above `versions` = 1: they stay,",
+        "bytes, above `module_kib` = 32: they stay and can be attached,",
         "tenant acme has 1 attachments, above `attachments` = 0: they stay,",
         "of tenant acme is above the ceiling: it may use 99 us per call; it runs in the daemon; it uses state; it stays so",
     ];
@@ -804,7 +831,7 @@ fn a_lowered_ceiling_says_what_it_means_and_takes_nothing_away() {
             "{words}: {dry}"
         );
     }
-    assert_eq!(dry.lines().count(), 3, "{dry}");
+    assert_eq!(dry.lines().count(), expected.len(), "{dry}");
     assert!(
         daemon
             .ok("ceiling show")
@@ -822,7 +849,7 @@ fn a_lowered_ceiling_says_what_it_means_and_takes_nothing_away() {
     daemon.ok("ceiling set versions=7 --tenant acme");
     let shown = bearer_ok(&daemon, &token, "ceiling show");
     assert!(
-        shown.starts_with("ceiling of tenant acme\nversions            7 "),
+        shown.starts_with("ceiling of tenant acme\n") && shown.contains("\nversions            7 "),
         "{shown}"
     );
     assert!(
@@ -838,7 +865,9 @@ fn a_lowered_ceiling_says_what_it_means_and_takes_nothing_away() {
     let unknown = daemon.run("ceiling set version=7");
     assert_eq!(unknown.code, 3, "{unknown}");
     assert!(
-        unknown.err.contains("it has versions, module_mib"),
+        unknown
+            .err
+            .contains("it has policies, versions, module_mib"),
         "{unknown}"
     );
     // The successor has it. A removed tenant takes its ceiling along.

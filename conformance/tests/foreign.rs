@@ -416,6 +416,56 @@ fn a_policy_of_opas_decides_by_metadata_and_changes_it() {
 }
 
 #[test]
+fn a_foreign_module_moves_in_documents_once_it_is_described() {
+    let host = Host::new("{}");
+    let document = |module: &str| {
+        let file = foreign_file(module);
+        let policy =
+            format!("[[policies]]\ntenant = \"acme\"\nname = \"guest\"\nmodule = {file:?}\n");
+        host.bed.file("state.toml", policy).display().to_string()
+    };
+    // As its compiler made it, nothing says what it is shown.
+    for (module, abi) in [("authz", "opa"), ("http_headers", "proxy-wasm")] {
+        let refused = host
+            .daemon
+            .tollgate(["apply", "-f", &document(module), "--dry-run"]);
+        assert_eq!(refused.code, 3, "{refused}");
+        let words = [
+            &*format!("{module}.wasm is a module for {abi} without a manifest"),
+            "Try: tollgate policy push ",
+        ];
+        for words in words {
+            assert!(refused.err.contains(words), "{words}: {refused}");
+        }
+    }
+    // What an export writes has the description in the module.
+    let data = "{\"blocked\": [\"Mallory\"]}";
+    let description = "--methods hotel.Reservation/Reserve --fields customer_name";
+    let entrypoint = "--entrypoint hotel/authz/decision";
+    host.run("authz", data, &format!("{description} {entrypoint}"), "");
+    let pushed = host.push("http_headers", "", NEEDS);
+    assert_eq!(pushed.code, 0, "{pushed}");
+    let out = host.bed.path("out").display().to_string();
+    host.daemon.ok(&format!("export --out {out}"));
+    let other = Host::caller("");
+    let again = other.daemon.tollgate(["apply", "-f", &out]);
+    assert_eq!(again.code, 0, "{again}");
+    assert_eq!(other.daemon.ok("export"), host.daemon.ok("export"));
+    // And it decides there.
+    let proto = proto_file("hotel.proto").display().to_string();
+    let serve = ["--token", &host.token, "--proto", &proto];
+    let service = ["--service", "hotel.Reservation", "--reply", "{}"];
+    let _server = other.daemon.serve(serve.iter().chain(&service));
+    let other = Host {
+        token: host.token.clone(),
+        ..other
+    };
+    assert_eq!(other.book("Ada").code, 0);
+    let mallory = other.book("Mallory");
+    assert_eq!(mallory.code, 9, "{mallory}");
+}
+
+#[test]
 fn a_filter_without_the_randomness_that_it_needs_is_refused_when_it_is_pushed() {
     let host = Host::new("{}");
     let refused = host.push("http_config", "", "--hooks reply");

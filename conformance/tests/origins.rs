@@ -449,6 +449,117 @@ fn a_demanding_daemon_takes_images_that_a_trusted_key_signed() {
     );
 }
 
+/// Modules in a registry, each an image of its own.
+struct Images {
+    registry: Registry,
+    key: SigningKey,
+}
+
+impl Images {
+    /// Stores a module that no other image has. Returns the image's name, without tag or digest,
+    /// and its digest.
+    fn add(&self, name: &str, signed: bool) -> (String, String) {
+        let mut module = std::fs::read(policy_file("null")).unwrap();
+        module.extend([0, name.len() as u8 + 1, name.len() as u8]);
+        module.extend(name.as_bytes());
+        let stored = format!("{name}:1");
+        let digest = self
+            .registry
+            .push_module(&stored, "application/wasm", &module);
+        if signed {
+            let payload = simple_signing(&digest);
+            let signature = cosign(&self.key, &payload);
+            self.registry.sign(name, &digest, &payload, &[signature]);
+        }
+        (format!("oci://{}/{name}", self.registry.host), digest)
+    }
+}
+
+#[test]
+fn documents_and_owners_take_images_under_the_signers_of_the_ceiling() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.token_file(&daemon.tenant("acme"));
+    let owner = ["--token-file", &token.display().to_string()].map(str::to_owned);
+    let images = Images {
+        registry: Registry::start(),
+        key: SigningKey::from_slice(&[7; 32]).unwrap(),
+    };
+    let apply = |policy: Value, more: &[String]| {
+        let document = json!({"policies": [policy]}).to_string();
+        let file = bed.file("state.yaml", document).display().to_string();
+        let args = ["apply", "-f", &file].map(str::to_owned);
+        daemon.tollgate([&args[..], more].concat())
+    };
+    let p = |module: &str| json!({"tenant": "acme", "name": "p", "module": module});
+    let ends = |outcome: Outcome, counts: &str| {
+        assert_eq!(outcome.code, 0, "{outcome}");
+        let last = outcome.out.lines().next_back().unwrap_or_default();
+        let expected = format!("{counts}, 0 changed, 0 deleted, ");
+        assert!(last.starts_with(&expected), "{counts}: {outcome}");
+    };
+    let push = |image: &str| {
+        let args = ["policy", "push", image, "--name", "q"].map(str::to_owned);
+        daemon.tollgate([&args[..], &owner].concat())
+    };
+
+    // By digest, twice; as an operator and as the owner.
+    let (name, digest) = images.add("acme/first", false);
+    let first = p(&format!("{name}@{digest}"));
+    ends(apply(first.clone(), &[]), "1 created");
+    ends(apply(first.clone(), &[]), "0 created");
+    ends(apply(first.clone(), &owner), "0 created");
+    let (other, other_digest) = images.add("acme/owners", false);
+    let owners = p(&format!("{other}@{other_digest}"));
+    ends(apply(owners, &owner), "1 created");
+    let pushed = push(&format!("{other}:1"));
+    assert_eq!((pushed.code, pushed.out.as_str()), (0, "q@1\n"));
+    // Not by a tag, and not with another signature.
+    let tagged = apply(p(&format!("{name}:1")), &[]);
+    assert_eq!(tagged.code, INVALID_ARGUMENT, "{tagged}");
+    let words = ["may be another image tomorrow", ":1@sha256:DIGEST"];
+    assert!(
+        words.iter().all(|word| tagged.err.contains(word)),
+        "{tagged}"
+    );
+    let mut beside = first.clone();
+    beside["signature"] = json!("p.sig");
+    let beside = apply(beside, &[]);
+    assert_eq!(beside.code, INVALID_ARGUMENT, "{beside}");
+    let word = "`signature` is for a module in a file";
+    assert!(beside.err.contains(word), "{beside}");
+
+    // Signers count for new versions, whoever applies or pushes.
+    let pem = VerifyingKey::from(&images.key).to_public_key_pem(LineEnding::LF);
+    let pem = pem.unwrap();
+    let key: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+    daemon.ok(&format!("ceiling set signers={key} --tenant acme --yes"));
+    ends(apply(first, &[]), "0 created");
+    let (name, digest) = images.add("acme/unsigned", false);
+    let unsigned = p(&format!("{name}@{digest}"));
+    for refused in [
+        apply(unsigned.clone(), &[]),
+        apply(unsigned, &owner),
+        push(&format!("{name}:1")),
+    ] {
+        assert_eq!(refused.code, PERMISSION_DENIED, "{refused}");
+        let words = ["`signers` = 1 key", "an operator can raise it"];
+        assert!(
+            words.iter().all(|word| refused.err.contains(word)),
+            "{refused}"
+        );
+    }
+    for (image, more) in [("acme/signed", &[][..]), ("acme/too", &owner)] {
+        let (name, digest) = images.add(image, true);
+        let signed = p(&format!("{name}@{digest}"));
+        ends(apply(signed.clone(), more), "1 created");
+        ends(apply(signed, more), "0 created");
+    }
+    let (name, _) = images.add("acme/pushed", true);
+    let pushed = push(&format!("{name}:1"));
+    assert_eq!((pushed.code, pushed.out.as_str()), (0, "q@2\n"));
+}
+
 #[test]
 fn of_many_signatures_the_first_eight_count() {
     let (scene, registry) = (Demanding::start(), Registry::start());

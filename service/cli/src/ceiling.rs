@@ -42,7 +42,7 @@ pub(crate) enum Ceiling {
     /// Set values, all or none
     #[command(
         after_help = "Where a tenant has more already, the command says so and asks for confirmation. What it has stays, and can't grow.\n\n\
-         Examples: tollgate ceiling set versions=200 module_mib=64\n          \
+         Examples: tollgate ceiling set policies=20 module_mib=64\n          \
          tollgate ceiling set isolation=process capabilities=state --tenant acme\n          \
          tollgate ceiling set cpu_us=200 --dry-run"
     )]

@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use crate::error::StoreError;
-use crate::fields::{Field, FieldPattern, is_allowed};
+use crate::fields::{Field, FieldPattern, FieldRefusal, refusal};
 use crate::limits;
 use crate::model::Isolation;
 
@@ -35,6 +35,12 @@ pub struct CeilingKey {
 /// All keys.
 pub const KEYS: &[CeilingKey] = &[
     CeilingKey {
+        name: "policies",
+        built_in: "64",
+        values: "0 to 64",
+        meaning: "Policies, by name",
+    },
+    CeilingKey {
         name: "versions",
         built_in: "2048",
         values: "0 to 2048",
@@ -45,6 +51,12 @@ pub const KEYS: &[CeilingKey] = &[
         built_in: "512",
         values: "0 to 10240",
         meaning: "Bytes of all stored versions with their configurations, in MiB. A module that several versions share counts for each",
+    },
+    CeilingKey {
+        name: "module_kib",
+        built_in: "4096",
+        values: "1 to 4096",
+        meaning: "Bytes of one module that is pushed, with its manifest, in KiB",
     },
     CeilingKey {
         name: "attachments",
@@ -135,10 +147,14 @@ pub const KEYS: &[CeilingKey] = &[
 /// A tenant's ceiling, each value in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ceiling {
+    /// Policies, by name.
+    pub policies: u32,
     /// Stored versions of all policies.
     pub versions: u32,
     /// Bytes of all stored versions with their configurations.
     pub module_bytes: u64,
+    /// Bytes of one module that is pushed.
+    pub largest_module_bytes: u64,
     /// Attachments.
     pub attachments: u32,
     /// Changes by the tenant's own principals.
@@ -180,8 +196,10 @@ impl Ceiling {
             set.map_or_else(|| built_in.map_or("", |key| key.built_in), String::as_str)
         };
         Ceiling {
+            policies: number(text("policies")),
             versions: number(text("versions")),
             module_bytes: number::<u64>(text("module_mib")) << 20,
+            largest_module_bytes: number::<u64>(text("module_kib")) << 10,
             attachments: number(text("attachments")),
             changes_per_hour: number(text("changes_per_hour")),
             compile_s_per_hour: number(text("compile_s_per_hour")),
@@ -204,9 +222,18 @@ impl Ceiling {
         }
     }
 
-    /// Whether policies may read or change a field.
-    pub fn allows_field(&self, field: &Field<'_>) -> bool {
-        is_allowed(self.fields_allow.as_deref(), &self.fields_deny, field)
+    /// The sentence for a module that is too large for this tenant, if it is.
+    pub fn module_above(&self, tenant: &str, policy: &str, bytes: usize) -> Option<String> {
+        let most = self.largest_module_bytes;
+        (bytes as u64 > most).then(|| {
+            let has = format!("the module of policy {policy} has {bytes} bytes");
+            at_ceiling(tenant, has, "module_kib", most >> 10)
+        })
+    }
+
+    /// Why policies may not read or change a field, if they may not.
+    pub fn field_refusal(&self, field: &Field<'_>) -> Option<FieldRefusal<'_>> {
+        refusal(self.fields_allow.as_deref(), &self.fields_deny, field)
     }
 }
 
@@ -279,8 +306,10 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
     let are_keys = || value.split(',').count() <= limits::MAX_SIGNERS && names(&is_key);
     let (least, most) = limits::CPU_US;
     let is_good = match name {
+        "policies" => range(0, limits::MAX_POLICIES as u32),
         "versions" => range(0, (limits::MAX_POLICIES * limits::MAX_VERSIONS) as u32),
         "module_mib" => range(0, 10 << 10),
+        "module_kib" => range(1, (limits::MAX_MODULE_BYTES >> 10) as u32),
         "attachments" => range(0, limits::MAX_ATTACHMENTS as u32),
         "changes_per_hour" => range(1, 72_000),
         "compile_s_per_hour" => range(1, 3_600),
@@ -377,6 +406,9 @@ mod tests {
             built_in.versions as usize,
             limits::MAX_POLICIES * limits::MAX_VERSIONS
         );
+        assert_eq!(built_in.policies as usize, limits::MAX_POLICIES);
+        let largest = built_in.largest_module_bytes as usize;
+        assert_eq!(largest, limits::MAX_MODULE_BYTES);
         assert_eq!(built_in.attachments as usize, limits::MAX_ATTACHMENTS);
         assert_eq!(built_in.cpu_us, limits::CPU_US.1);
         assert!(!built_in.needs_trial && !built_in.needs_approval && built_in.isolation.is_none());
@@ -385,11 +417,14 @@ mod tests {
     #[test]
     fn values_out_of_range_are_refused_with_what_is_possible() {
         for (key, value) in [
+            ("policies", "65"),
             ("versions", "2049"),
             ("versions", "-1"),
             ("versions", "07"),
             ("versions", ""),
             ("module_mib", "10241"),
+            ("module_kib", "0"),
+            ("module_kib", "4097"),
             ("cpu_us", "4"),
             ("cpu_us", "10001"),
             ("changes_per_hour", "0"),
@@ -420,7 +455,10 @@ mod tests {
             );
         }
         let unknown = check_value("version", "1").unwrap_err().to_string();
-        assert!(unknown.contains("versions, module_mib"), "{unknown}");
+        assert!(
+            unknown.contains("policies, versions, module_mib"),
+            "{unknown}"
+        );
         for (key, value) in [
             ("capabilities", "none"),
             ("languages", "tollgate,opa"),

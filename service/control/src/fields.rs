@@ -4,6 +4,8 @@
 //! What isn't known, such as the method of an attachment to all of them, is taken at its worst: a
 //! denying pattern matches it, and an allowing one only if it allows any.
 
+use std::fmt::{self, Display, Formatter};
+
 /// A pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldPattern {
@@ -21,6 +23,15 @@ pub struct Field<'a> {
     pub method: Option<&'a str>,
     /// The dotted path.
     pub path: Option<&'a str>,
+}
+
+/// Why a field isn't allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldRefusal<'a> {
+    /// No allowing pattern matches all that it may be.
+    NotAllowed,
+    /// This pattern denies it, or some of what it may be.
+    Denied(&'a FieldPattern),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,15 +102,36 @@ impl Part {
     }
 }
 
-/// Whether a field is allowed: by one of the allowing patterns, if there are any, and by none of
-/// the denying ones.
-pub(crate) fn is_allowed(
+impl Display for FieldPattern {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let FieldPattern {
+            service,
+            method,
+            path,
+        } = self;
+        write!(f, "{service}/{method}:{path}")
+    }
+}
+
+impl Display for Part {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        f.write_str(if self.is_prefix { "*" } else { "" })
+    }
+}
+
+/// Why a field isn't allowed, if it isn't: none of the allowing patterns does, if there are any, or
+/// one of the denying ones matches it.
+pub(crate) fn refusal<'a>(
     allow: Option<&[FieldPattern]>,
-    deny: &[FieldPattern],
+    deny: &'a [FieldPattern],
     field: &Field<'_>,
-) -> bool {
+) -> Option<FieldRefusal<'a>> {
+    if let Some(denies) = deny.iter().find(|one| one.may_match(field)) {
+        return Some(FieldRefusal::Denied(denies));
+    }
     let is_in = allow.is_none_or(|allow| allow.iter().any(|one| one.matches_all(field)));
-    is_in && !deny.iter().any(|one| one.may_match(field))
+    (!is_in).then_some(FieldRefusal::NotAllowed)
 }
 
 #[cfg(test)]
@@ -114,7 +146,7 @@ mod tests {
     #[test]
     fn patterns_have_three_parts_of_names_and_a_star_at_the_end() {
         for text in ["a.B/C:d", "a.*/*:*", "*/*:guest.*", "a.B/C*:d_1"] {
-            assert!(FieldPattern::parse(text).is_some(), "{text}");
+            assert_eq!(pattern(text).to_string(), text);
         }
         for text in [
             "", "*", "a.B/C", "a.B:d", "a.B/:d", "a*b/C:d", "a/b/c:d", "a.B/C:é", "a.B/C:d ",
@@ -153,12 +185,15 @@ mod tests {
         assert_eq!(both(&other), (false, false));
         let any = pattern("*/*:*");
         assert!(any.matches_all(&of(None, None)) && any.may_match(&of(None, None)));
-        assert!(is_allowed(None, &[], &of(None, None)));
-        assert!(!is_allowed(Some(&[]), &[], &of(Some("Reserve"), Some("x"))));
-        assert!(!is_allowed(
-            Some(&[any]),
-            &[deny],
-            &of(None, Some("guest.name"))
-        ));
+        assert_eq!(refusal(None, &[], &of(None, None)), None);
+        let none = refusal(Some(&[]), &[], &of(Some("Reserve"), Some("x")));
+        assert_eq!(none, Some(FieldRefusal::NotAllowed));
+        // The pattern that denies it says more.
+        let denied = [any.clone(), deny.clone()];
+        let field = of(None, Some("guest.name"));
+        for allow in [vec![any], Vec::new()] {
+            let why = refusal(Some(&allow), &denied[1..], &field);
+            assert_eq!(why, Some(FieldRefusal::Denied(&deny)));
+        }
     }
 }

@@ -34,11 +34,11 @@ pub use ceiling::{
     Ceiling, CeilingKey, CeilingValues, KEYS as CEILING_KEYS, LANGUAGES, at_ceiling,
 };
 pub use error::{Cause, StoreError};
-pub use fields::{Field, FieldPattern};
+pub use fields::{Field, FieldPattern, FieldRefusal};
 pub use model::{
     ALL, Attachment, Credential, FIRST_CREDENTIAL, Hashed, Holdings, Identity, Isolation, OnFault,
-    Options, Party, PolicyBytes, PolicyInfo, Role, Selection, Side, Target, Token, TokenDigest,
-    check_method, hex,
+    Options, Party, PolicyBytes, PolicyInfo, Role, Selection, Side, Stored, Target, Token,
+    TokenDigest, check_method, hex,
 };
 pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};

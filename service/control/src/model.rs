@@ -370,6 +370,19 @@ impl PolicyBytes {
     }
 }
 
+/// What a tenant has stored of policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Policies, by name.
+    pub policies: u64,
+    /// Versions of all of them.
+    pub versions: u64,
+    /// Bytes of all versions, with their configurations.
+    pub bytes: u64,
+    /// Bytes of the largest module.
+    pub largest_module_bytes: u64,
+}
+
 /// A tenant's objects, which end with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holdings {

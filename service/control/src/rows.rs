@@ -8,7 +8,7 @@ use redb::{ReadableTable, WriteTransaction};
 use crate::ceiling::{Ceiling, CeilingValues, at_ceiling};
 use crate::error::{StoreError, full, no_policy, no_tenant};
 use crate::limits;
-use crate::model::{ALL, Attachment, Holdings};
+use crate::model::{ALL, Attachment, Holdings, Stored};
 use crate::policy::{Owner, PolicyVersion};
 use crate::tables::{
     CEILINGS, Digest, META, MODULES, POLICIES, Place, PolicyKey, PolicyRow, SIZES, SLOTS, TENANTS,
@@ -90,18 +90,40 @@ pub(crate) fn ceiling_values(
     rows.map(owned).collect()
 }
 
-/// Checks that one more version of this size fits under its owner's ceiling.
+/// A version that is about to be stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewVersion<'a> {
+    pub(crate) policy: &'a str,
+    /// Whether its owner has no version of this policy yet.
+    pub(crate) is_new: bool,
+    pub(crate) module_bytes: usize,
+    pub(crate) config_bytes: usize,
+}
+
+/// Checks that one more version fits under its owner's ceiling.
 pub(crate) fn check_versions(
     change: &WriteTransaction,
     owner: &Owner,
-    bytes: u64,
+    new: NewVersion<'_>,
 ) -> Result<(), StoreError> {
     let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling_in(change, owner)?) else {
         return Ok(());
     };
     let (policies, modules) = (change.open_table(POLICIES)?, change.open_table(MODULES)?);
-    let (versions, held) = stored_of(&policies, &change.open_table(SIZES)?, &modules, tenant)?;
-    let sentence = if versions >= u64::from(ceiling.versions) {
+    let sizes = change.open_table(SIZES)?;
+    let Stored {
+        policies: names,
+        versions,
+        bytes: held,
+        ..
+    } = stored_of(&policies, &sizes, &modules, tenant)?;
+    let bytes = (new.module_bytes + new.config_bytes) as u64;
+    let sentence = if new.is_new && names >= u64::from(ceiling.policies) {
+        let has = format!("there are {names} policies");
+        at_ceiling(tenant, has, "policies", ceiling.policies)
+    } else if let Some(sentence) = ceiling.module_above(tenant, new.policy, new.module_bytes) {
+        sentence
+    } else if versions >= u64::from(ceiling.versions) {
         let has = format!("there are {versions} versions of policies");
         at_ceiling(tenant, has, "versions", ceiling.versions)
     } else if held + bytes > ceiling.module_bytes {
@@ -116,23 +138,26 @@ pub(crate) fn check_versions(
     Err(StoreError::AtCeiling { sentence })
 }
 
-/// The number of an owner's versions, and their bytes with their configurations.
+/// What an owner has stored.
 pub(crate) fn stored_of(
     policies: &impl ReadableTable<PolicyKey, PolicyRow>,
     sizes: &impl ReadableTable<Digest, u64>,
     modules: &impl ReadableTable<Digest, (u32, &'static [u8])>,
     owner: &str,
-) -> Result<(u64, u64), StoreError> {
+) -> Result<Stored, StoreError> {
     let after = successor(owner);
-    let (mut versions, mut bytes) = (0, 0);
+    let (mut stored, mut names) = (Stored::default(), BTreeSet::new());
     for row in policies.range((owner, "", 0)..(after.as_str(), "", 0))? {
-        let (_, row) = row?;
+        let (key, row) = row?;
         let (digest, config) = row.value();
-        versions += 1;
-        bytes += size_of(sizes, modules, digest)?.unwrap_or(0);
-        bytes += config.map_or(0, <[u8]>::len) as u64;
+        let module = size_of(sizes, modules, digest)?.unwrap_or(0);
+        names.insert(key.value().1.to_owned());
+        stored.versions += 1;
+        stored.bytes += module + config.map_or(0, <[u8]>::len) as u64;
+        stored.largest_module_bytes = stored.largest_module_bytes.max(module);
     }
-    Ok((versions, bytes))
+    stored.policies = names.len() as u64;
+    Ok(stored)
 }
 
 /// A module's bytes. It is read only if a daemon that predates the sizes has added it.

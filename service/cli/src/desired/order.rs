@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tollgate::token;
 use tollgate_admin::proto::{self, PolicyProof, PolicySignature, content_reference};
 use tollgate_admin::{APPLY_BYTES, ApplyOrder};
+use tollgate_policy_tools::compat;
 use tollgate_registry::SCHEME;
 use tollgate_shm_abi::status::Code;
 
@@ -355,10 +356,12 @@ fn module(
             return Err(Failure::input(sentence).hint(format!("{named}@sha256:DIGEST")));
         }
         let (module, proof) = fetch(named)?;
+        check_described(&module, named)?;
         return Ok((Module::Bytes(module), proof));
     }
     let read = |named: &str| read_at_most(&beside(path, named), APPLY_BYTES as u64);
     let module = read(named)?;
+    check_described(&module, named)?;
     let signature = signature.map(|named| {
         let signature = PolicySignature {
             signature: read(named)?,
@@ -370,6 +373,22 @@ fn module(
         })
     });
     Ok((Module::Bytes(module), signature.transpose()?))
+}
+
+/// Refuses a module as another host's compiler built it: a document has no keys that describe it.
+fn check_described(module: &[u8], named: &str) -> Result<(), Failure> {
+    // The daemon refuses bytes that are no module.
+    let Some(abi) = compat::detect(module).unwrap_or(None) else {
+        return Ok(());
+    };
+    let sentence = format!(
+        "{named} is a module for {} without a manifest, and documents don't describe modules",
+        abi.name()
+    );
+    let hint = format!(
+        "tollgate policy push {named}, with options that describe it, and apply what tollgate export --out DIR writes"
+    );
+    Err(Failure::input(sentence).hint(hint))
 }
 
 // ---- attachments ----

@@ -9,13 +9,13 @@ use crate::check::{check_module, module_lost, sha256};
 use crate::error::{StoreError, full, no_policy};
 use crate::limits;
 use crate::model::{
-    Attachment, Hashed, PolicyBytes, PolicyInfo, Selection, check_attachment, check_name,
+    Attachment, Hashed, PolicyBytes, PolicyInfo, Selection, Stored, check_attachment, check_name,
     check_size, hex,
 };
 use crate::policy::{Owner, PolicyVersion};
 use crate::rows::{
-    attached_to, check_versions, forget_version, kept_versions, make_room, names_kept, names_used,
-    put, require_owner, require_owner_in, size_of, stored_of, successor, use_module,
+    NewVersion, attached_to, check_versions, forget_version, kept_versions, make_room, names_kept,
+    names_used, put, require_owner, require_owner_in, size_of, stored_of, successor, use_module,
 };
 use crate::tables::{
     COUNTERS, MODULES, POLICIES, PolicyKey, PolicyRow, SIZES, SLOTS, TENANTS, in_order, key_of,
@@ -61,11 +61,11 @@ impl Store {
         })
     }
 
-    /// The number of a tenant's versions, and their bytes with their configurations.
+    /// What a tenant has stored of policies.
     ///
     /// # Errors
     /// The file failed.
-    pub fn stored_of(&self, tenant: &str) -> Result<(u64, u64), StoreError> {
+    pub fn stored_of(&self, tenant: &str) -> Result<Stored, StoreError> {
         self.read(|read| {
             stored_of(
                 &read.open_table(POLICIES)?,
@@ -209,7 +209,8 @@ pub(super) fn push(
         ));
     }
     let names = names_kept(&change.open_table(POLICIES)?, key)?;
-    if !names.contains(name) && names.len() >= limits::MAX_POLICIES {
+    let is_new = !names.contains(name);
+    if is_new && names.len() >= limits::MAX_POLICIES {
         return Err(full("policies of this owner", limits::MAX_POLICIES));
     }
     let exhausted = full("versions of this policy", u32::MAX as usize);
@@ -225,8 +226,13 @@ pub(super) fn push(
         });
     }
     make_room(change, owner, name)?;
-    let bytes = wasm.len() + config_len;
-    check_versions(change, owner, bytes as u64)?;
+    let new = NewVersion {
+        policy: name,
+        is_new,
+        module_bytes: wasm.len(),
+        config_bytes: config_len,
+    };
+    check_versions(change, owner, new)?;
     counters.insert((key, name), pushed.version)?;
     let digest = *module.digest();
     let kept = match keeps {

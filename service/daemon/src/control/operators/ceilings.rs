@@ -143,9 +143,16 @@ fn above_ceiling(
 ) -> Result<Vec<String>, Status> {
     let store = control.changes.store();
     let failed = |error| store_failed(&error);
-    let (versions, bytes) = store.stored_of(tenant).map_err(failed)?;
+    let stored = store.stored_of(tenant).map_err(failed)?;
+    let (versions, bytes) = (stored.versions, stored.bytes);
     let config = control.config();
     let mut sentences = Vec::new();
+    if stored.policies > u64::from(ceiling.policies) {
+        sentences.push(format!(
+            "tenant {tenant} has {} policies, above `policies` = {}: they stay, and it can push no other before it deletes some",
+            stored.policies, ceiling.policies
+        ));
+    }
     if versions > u64::from(ceiling.versions) {
         sentences.push(format!(
             "tenant {tenant} has {versions} versions of policies, above `versions` = {}: they stay, and it can push none before it deletes some",
@@ -156,6 +163,13 @@ fn above_ceiling(
         sentences.push(format!(
             "tenant {tenant} has {bytes} bytes of versions, above `module_mib` = {}: they stay, and it can push none before it deletes some",
             ceiling.module_bytes >> 20
+        ));
+    }
+    if stored.largest_module_bytes > ceiling.largest_module_bytes {
+        sentences.push(format!(
+            "tenant {tenant} has modules of up to {} bytes, above `module_kib` = {}: they stay and can be attached, and it can push no other of that size",
+            stored.largest_module_bytes,
+            ceiling.largest_module_bytes >> 10
         ));
     }
     if versions > 0 && !ceiling.signers.is_empty() {
@@ -198,7 +212,7 @@ fn above_ceiling(
             .clone()
             .filter_map(|version| version.loaded.as_ref().ok())
             .find_map(|Loaded { policy, .. }| field_above(ceiling, attachment, policy));
-        above_it.extend(fields.map(|what| format!("it {what}")));
+        above_it.extend(fields.map(|field| format!("it {}", field.what)));
         let memory = versions
             .clone()
             .filter_map(|version| version.loaded.as_ref().ok())

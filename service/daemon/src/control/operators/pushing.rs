@@ -54,14 +54,18 @@ pub(crate) async fn push(
     // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
     control.changes.require_owner(&owner)?;
     control.modules.check_origin(&wasm, proof.as_ref())?;
-    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), control.ceiling_of(&owner)?) {
+    let under = owner.tenant().zip(control.ceiling_of(&owner)?);
+    if let Some((tenant, ceiling)) = &under {
         let origin = (&*wasm, proof.as_ref());
-        ceilings::check_signers(tenant, &ceiling, origin, &name)?;
+        ceilings::check_signers(tenant, ceiling, origin, &name)?;
     }
     let wasm = match description {
         Some(description) => described(&wasm, &description)?,
         None => wasm,
     };
+    if let Some((tenant, ceiling)) = &under {
+        ceilings::check_module(tenant, ceiling, &wasm, &name)?;
+    }
     let per_hour = control.compile_s_per_hour(&owner)?;
     let (policy, wasm) = control
         .modules

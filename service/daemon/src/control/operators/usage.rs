@@ -1,9 +1,8 @@
 //! What a tenant uses, beside the limits.
 
-use std::collections::BTreeSet;
-
 use tollgate_admin::proto::{ShowUsageResponse, Usage};
-use tollgate_control::{Owner, Party, limits as stored};
+use tollgate_control::limits::MAX_CREDENTIALS;
+use tollgate_control::{Owner, Party};
 use tollgate_engine::Status;
 
 use crate::control::operators::report::gather;
@@ -26,8 +25,7 @@ pub(in crate::control) async fn usage(
         .credentials(&Owner::Tenant(tenant.to_owned()))
         .map_err(failed)?;
     let ceiling = store.ceiling(tenant).map_err(failed)?;
-    let (versions, bytes) = store.stored_of(tenant).map_err(failed)?;
-    let names: BTreeSet<_> = has.policies.iter().map(|policy| &policy.name).collect();
+    let stored = store.stored_of(tenant).map_err(failed)?;
     // Not the provider's that name it.
     let own = has
         .attachments
@@ -44,14 +42,27 @@ pub(in crate::control) async fn usage(
             apps.sessions.count_of(tenant),
             MAX_SESSIONS_PER_TENANT,
         ),
-        count("policies", names.len(), stored::MAX_POLICIES),
-        count("versions", versions as usize, ceiling.versions as usize),
+        count(
+            "policies",
+            stored.policies as usize,
+            ceiling.policies as usize,
+        ),
+        count(
+            "versions",
+            stored.versions as usize,
+            ceiling.versions as usize,
+        ),
         count("attachments", own.count(), ceiling.attachments as usize),
-        count("credentials", credentials.len(), stored::MAX_CREDENTIALS),
+        count("credentials", credentials.len(), MAX_CREDENTIALS),
     ];
     let (changes, compile_s) = (ceiling.changes_per_hour, ceiling.compile_s_per_hour);
     let counted = [
-        ("module_bytes", bytes, ceiling.module_bytes),
+        ("module_bytes", stored.bytes, ceiling.module_bytes),
+        (
+            "largest_module_kib",
+            stored.largest_module_bytes.div_ceil(1 << 10),
+            ceiling.largest_module_bytes >> 10,
+        ),
         (
             "receive_heap_bytes",
             apps.heaps.of(tenant),

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use tollgate_admin::proto::PolicyProof;
-use tollgate_control::{Attachment, Ceiling, Field, Owner, StoreError, at_ceiling};
+use tollgate_control::{
+    Attachment, Ceiling, Field, FieldPattern, FieldRefusal, Owner, StoreError, at_ceiling,
+};
 use tollgate_engine::Status;
 use tollgate_policy_host::compat::Body;
 use tollgate_policy_host::{Capabilities, Policy, TenantLimits};
@@ -12,6 +14,9 @@ use tollgate_shm_abi::status::Code;
 use crate::control::policies::origin;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
+
+/// Bytes of patterns that a refusal shows.
+const PATTERNS_SHOWN_BYTES: usize = 256;
 
 impl Control {
     /// The ceiling of an owner; the provider has none.
@@ -84,6 +89,19 @@ pub(in crate::control) fn check_language(
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses a module that has more bytes than its owner's ceiling allows.
+pub(in crate::control) fn check_module(
+    tenant: &str,
+    ceiling: &Ceiling,
+    wasm: &[u8],
+    name: &str,
+) -> Result<(), Status> {
+    let above = ceiling.module_above(tenant, name, wasm.len());
+    above.map_or(Ok(()), |text| {
+        Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
+    })
 }
 
 /// Refuses a module whose instances begin with more memory than its owner's ceiling has.
@@ -168,22 +186,53 @@ pub(in crate::control) fn check_fields(
     policy: &Policy,
     name: &str,
 ) -> Result<(), Status> {
-    let Some(what) = field_above(ceiling, attachment, policy) else {
+    let Some(above) = field_above(ceiling, attachment, policy) else {
         return Ok(());
     };
-    let text = format!(
-        "policy {name} {what}, which the ceiling of tenant {tenant} doesn't allow (`fields_allow`, `fields_deny`); attach it with `--fields` without it, \
-         or an operator can raise it: tollgate ceiling show --tenant {tenant}"
-    );
+    let (key, patterns, why) = match above.refusal {
+        FieldRefusal::NotAllowed => {
+            let patterns = ceiling.fields_allow.as_deref().unwrap_or_default();
+            ("fields_allow", patterns, "no pattern allows".to_owned())
+        }
+        FieldRefusal::Denied(pattern) => {
+            let why = format!("the pattern {pattern} denies");
+            ("fields_deny", &*ceiling.fields_deny, why)
+        }
+    };
+    let way_out = match above.is_granted {
+        true => " (`--fields` can leave it out)",
+        false => "",
+    };
+    let has = format!("policy {name} {}{way_out}, which {why}", above.what);
+    let text = at_ceiling(tenant, has, key, text_of_patterns(patterns));
     Err(Status::new(Code::PERMISSION_DENIED, text))
 }
 
-/// A field above a ceiling that a policy reads or changes where it is attached, in words.
-pub(in crate::control) fn field_above(
-    ceiling: &Ceiling,
+/// Patterns as a value; only their number if they are long.
+fn text_of_patterns(patterns: &[FieldPattern]) -> String {
+    let texts: Vec<_> = patterns.iter().map(FieldPattern::to_string).collect();
+    match texts.join(",") {
+        empty if empty.is_empty() => "none".to_owned(),
+        short if short.len() <= PATTERNS_SHOWN_BYTES => short,
+        _ => format!("{} patterns", patterns.len()),
+    }
+}
+
+/// A field above a ceiling that a policy reads or changes where it is attached.
+pub(in crate::control) struct FieldAbove<'a> {
+    /// Such as "reads guest.name of hotel.Reservation/Reserve".
+    pub(in crate::control) what: String,
+    refusal: FieldRefusal<'a>,
+    /// Whether the attachment's list of fields can leave it out.
+    is_granted: bool,
+}
+
+/// The first such field.
+pub(in crate::control) fn field_above<'a>(
+    ceiling: &'a Ceiling,
     attachment: &Attachment,
     policy: &Policy,
-) -> Option<String> {
+) -> Option<FieldAbove<'a>> {
     let Attachment {
         target, options, ..
     } = attachment;
@@ -195,9 +244,9 @@ pub(in crate::control) fn field_above(
     let hooks = manifest.hooks().iter().copied();
     let hooks = hooks.filter(|hook| granted(&options.hooks, &hook.to_string()));
     let hooks: Vec<_> = hooks.collect();
-    let is_above = |method: Option<&str>, path: Option<&str>| {
+    let refusal = |method: Option<&str>, path: Option<&str>| {
         let service = target.service.as_str();
-        !ceiling.allows_field(&Field {
+        ceiling.field_refusal(&Field {
             service,
             method,
             path,
@@ -224,13 +273,22 @@ pub(in crate::control) fn field_above(
                 .map(|path| ("reads", path))
                 .chain(entry.changes(*hook).iter().map(|path| ("changes", path)))
             {
-                if is_above(method, Some(path)) {
-                    return Some(format!("{verb} {path} of {place}"));
+                if let Some(refusal) = refusal(method, Some(path)) {
+                    return Some(FieldAbove {
+                        what: format!("{verb} {path} of {place}"),
+                        refusal,
+                        is_granted: verb == "reads",
+                    });
                 }
             }
             let body = manifest.compat().map_or(Body::None, |its| its.body(*hook));
-            if body != Body::None && is_above(method, None) {
-                return Some(format!("reads whole messages of {place}"));
+            let refusal = refusal(method, None).filter(|_| body != Body::None);
+            if let Some(refusal) = refusal {
+                return Some(FieldAbove {
+                    what: format!("reads whole messages of {place}"),
+                    refusal,
+                    is_granted: false,
+                });
             }
         }
     }
