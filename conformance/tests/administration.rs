@@ -646,23 +646,33 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
         );
         tenant(line.trim_end())
     };
-    for (values, rest) in [
-        ("fields_deny=hotel.Reservation/*:customer_name", ""),
+    for (values, rest, value) in [
         (
-            "fields_deny=hotel.*/Reserve:* fields_allow=hotel.*/*:*",
+            "fields_deny=hotel.Reservation/*:customer_name",
+            "",
+            "`fields_deny` = hotel.Reservation/*:customer_name;",
+        ),
+        (
+            "fields_deny=a.B/C:d,hotel.*/Reserve:* fields_allow=hotel.*/*:*",
             "--method Reserve",
+            "`fields_deny` = 2 patterns, hotel.*/Reserve:* among them;",
         ),
         (
             "fields_deny=none fields_allow=hotel.Reservation/Cancel:*",
             "--method Reserve",
+            "`fields_allow` = hotel.Reservation/Cancel:*;",
         ),
-        ("fields_allow=none", ""),
+        ("fields_allow=none", "", "`fields_allow` = none;"),
     ] {
         set(values);
         let refused = reserve(rest);
-        assert_eq!(refused.code, 7, "{values}: {refused}");
-        let words = "reads customer_name of hotel.Reservation/Reserve, which the ceiling of tenant acme doesn't allow";
-        assert!(refused.err.contains(words), "{values}: {refused}");
+        at_ceiling(&refused, 7, value);
+        for words in [
+            "reads customer_name of hotel.Reservation/Reserve, and the ceiling",
+            "or attach the policy with `--fields`, without that field",
+        ] {
+            assert!(refused.err.contains(words), "{values}: {refused}");
+        }
     }
     set("fields_allow=hotel.Reservation/Reserve:customer_*");
     assert_eq!(reserve("").code, 0);

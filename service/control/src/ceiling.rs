@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use crate::error::StoreError;
-use crate::fields::{Field, FieldPattern, is_allowed};
+use crate::fields::{Field, FieldPattern, forbids};
 use crate::limits;
 use crate::model::Isolation;
 
@@ -204,9 +204,10 @@ impl Ceiling {
         }
     }
 
-    /// Whether policies may read or change a field.
-    pub fn allows_field(&self, field: &Field<'_>) -> bool {
-        is_allowed(self.fields_allow.as_deref(), &self.fields_deny, field)
+    /// The key that forbids policies to read or change a field, and its value in words. `None`: they
+    /// may.
+    pub fn forbids_field(&self, field: &Field<'_>) -> Option<(&'static str, String)> {
+        forbids(self.fields_allow.as_deref(), &self.fields_deny, field)
     }
 }
 

@@ -4,6 +4,8 @@
 //! What isn't known, such as the method of an attachment to all of them, is taken at its worst: a
 //! denying pattern matches it, and an allowing one only if it allows any.
 
+use std::fmt;
+
 /// A pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldPattern {
@@ -62,6 +64,19 @@ impl FieldPattern {
     }
 }
 
+impl fmt::Display for FieldPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}:{}", self.service, self.method, self.path)
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let star = if self.is_prefix { "*" } else { "" };
+        write!(f, "{}{star}", self.text)
+    }
+}
+
 impl Part {
     fn parse(text: &str) -> Option<Part> {
         let (name, is_prefix) = match text.strip_suffix('*') {
@@ -91,15 +106,30 @@ impl Part {
     }
 }
 
-/// Whether a field is allowed: by one of the allowing patterns, if there are any, and by none of
-/// the denying ones.
-pub(crate) fn is_allowed(
+/// The key of a ceiling that forbids a field, and its value in words: a denying pattern that
+/// matches the field, or the allowing ones if none of them does. `None`: the field is allowed.
+pub(crate) fn forbids(
     allow: Option<&[FieldPattern]>,
     deny: &[FieldPattern],
     field: &Field<'_>,
-) -> bool {
-    let is_in = allow.is_none_or(|allow| allow.iter().any(|one| one.matches_all(field)));
-    is_in && !deny.iter().any(|one| one.may_match(field))
+) -> Option<(&'static str, String)> {
+    if let Some(pattern) = deny.iter().find(|one| one.may_match(field)) {
+        let value = match deny.len() {
+            1 => pattern.to_string(),
+            many => format!("{many} patterns, {pattern} among them"),
+        };
+        return Some(("fields_deny", value));
+    }
+    let allow = allow?;
+    if allow.iter().any(|one| one.matches_all(field)) {
+        return None;
+    }
+    let value = match allow {
+        [] => "none".to_owned(),
+        [only] => only.to_string(),
+        many => format!("{} patterns, and none of them matches", many.len()),
+    };
+    Some(("fields_allow", value))
 }
 
 #[cfg(test)]
@@ -114,7 +144,7 @@ mod tests {
     #[test]
     fn patterns_have_three_parts_of_names_and_a_star_at_the_end() {
         for text in ["a.B/C:d", "a.*/*:*", "*/*:guest.*", "a.B/C*:d_1"] {
-            assert!(FieldPattern::parse(text).is_some(), "{text}");
+            assert_eq!(pattern(text).to_string(), text);
         }
         for text in [
             "", "*", "a.B/C", "a.B:d", "a.B/:d", "a*b/C:d", "a/b/c:d", "a.B/C:é", "a.B/C:d ",
@@ -153,12 +183,52 @@ mod tests {
         assert_eq!(both(&other), (false, false));
         let any = pattern("*/*:*");
         assert!(any.matches_all(&of(None, None)) && any.may_match(&of(None, None)));
-        assert!(is_allowed(None, &[], &of(None, None)));
-        assert!(!is_allowed(Some(&[]), &[], &of(Some("Reserve"), Some("x"))));
-        assert!(!is_allowed(
-            Some(&[any]),
-            &[deny],
-            &of(None, Some("guest.name"))
-        ));
+        assert_eq!(forbids(None, &[], &of(None, None)), None);
+    }
+
+    #[test]
+    fn a_forbidden_field_names_the_key_and_its_pattern() {
+        let [any, guests, name] =
+            ["*/*:*", "hotel.*/*:guest.*", "*/*:guest.name"].map(|text| [pattern(text)]);
+        let both = [name.clone(), guests.clone()].concat();
+        let field = |path| Field {
+            service: "hotel.Reservation",
+            method: Some("Reserve"),
+            path: Some(path),
+        };
+        let (any, guests, name, both) = (&any[..], &guests[..], &name[..], &both[..]);
+        let none: &[FieldPattern] = &[];
+        for (allow, deny, path, expected) in [
+            (
+                Some(any),
+                name,
+                "guest.name",
+                Some(("fields_deny", "*/*:guest.name")),
+            ),
+            (
+                None,
+                both,
+                "guest.age",
+                Some(("fields_deny", "2 patterns, hotel.*/*:guest.* among them")),
+            ),
+            (Some(none), none, "room", Some(("fields_allow", "none"))),
+            (
+                Some(guests),
+                none,
+                "room",
+                Some(("fields_allow", "hotel.*/*:guest.*")),
+            ),
+            (
+                Some(both),
+                none,
+                "room",
+                Some(("fields_allow", "2 patterns, and none of them matches")),
+            ),
+            (Some(both), none, "guest.age", None),
+        ] {
+            let found = forbids(allow, deny, &field(path));
+            let expected = expected.map(|(key, value)| (key, value.to_owned()));
+            assert_eq!(found, expected, "{path}");
+        }
     }
 }

@@ -198,7 +198,7 @@ fn above_ceiling(
             .clone()
             .filter_map(|version| version.loaded.as_ref().ok())
             .find_map(|Loaded { policy, .. }| field_above(ceiling, attachment, policy));
-        above_it.extend(fields.map(|what| format!("it {what}")));
+        above_it.extend(fields.map(|above| format!("it {}", above.what)));
         let memory = versions
             .clone()
             .filter_map(|version| version.loaded.as_ref().ok())

@@ -168,22 +168,35 @@ pub(in crate::control) fn check_fields(
     policy: &Policy,
     name: &str,
 ) -> Result<(), Status> {
-    let Some(what) = field_above(ceiling, attachment, policy) else {
+    let Some(above) = field_above(ceiling, attachment, policy) else {
         return Ok(());
     };
-    let text = format!(
-        "policy {name} {what}, which the ceiling of tenant {tenant} doesn't allow (`fields_allow`, `fields_deny`); attach it with `--fields` without it, \
-         or an operator can raise it: tollgate ceiling show --tenant {tenant}"
-    );
+    let has = format!("policy {name} {}", above.what);
+    let mut text = at_ceiling(tenant, has, above.key, above.value);
+    if above.can_be_left_out {
+        text += "; or attach the policy with `--fields`, without that field";
+    }
     Err(Status::new(Code::PERMISSION_DENIED, text))
 }
 
-/// A field above a ceiling that a policy reads or changes where it is attached, in words.
+/// A field above a ceiling.
+pub(in crate::control) struct FieldAbove {
+    /// `reads PATH of METHOD`, or `changes`.
+    pub(in crate::control) what: String,
+    /// The key of the ceiling that forbids it.
+    key: &'static str,
+    /// Its value, in words.
+    value: String,
+    /// The policy may be attached without it.
+    can_be_left_out: bool,
+}
+
+/// A field above a ceiling that a policy reads or changes where it is attached.
 pub(in crate::control) fn field_above(
     ceiling: &Ceiling,
     attachment: &Attachment,
     policy: &Policy,
-) -> Option<String> {
+) -> Option<FieldAbove> {
     let Attachment {
         target, options, ..
     } = attachment;
@@ -195,9 +208,9 @@ pub(in crate::control) fn field_above(
     let hooks = manifest.hooks().iter().copied();
     let hooks = hooks.filter(|hook| granted(&options.hooks, &hook.to_string()));
     let hooks: Vec<_> = hooks.collect();
-    let is_above = |method: Option<&str>, path: Option<&str>| {
+    let forbidden = |method: Option<&str>, path: Option<&str>| {
         let service = target.service.as_str();
-        !ceiling.allows_field(&Field {
+        ceiling.forbids_field(&Field {
             service,
             method,
             path,
@@ -224,13 +237,26 @@ pub(in crate::control) fn field_above(
                 .map(|path| ("reads", path))
                 .chain(entry.changes(*hook).iter().map(|path| ("changes", path)))
             {
-                if is_above(method, Some(path)) {
-                    return Some(format!("{verb} {path} of {place}"));
+                if let Some((key, value)) = forbidden(method, Some(path)) {
+                    return Some(FieldAbove {
+                        what: format!("{verb} {path} of {place}"),
+                        key,
+                        value,
+                        can_be_left_out: verb == "reads",
+                    });
                 }
             }
             let body = manifest.compat().map_or(Body::None, |its| its.body(*hook));
-            if body != Body::None && is_above(method, None) {
-                return Some(format!("reads whole messages of {place}"));
+            if body == Body::None {
+                continue;
+            }
+            if let Some((key, value)) = forbidden(method, None) {
+                return Some(FieldAbove {
+                    what: format!("reads whole messages of {place}"),
+                    key,
+                    value,
+                    can_be_left_out: false,
+                });
             }
         }
     }
