@@ -204,8 +204,8 @@ impl Ceiling {
         }
     }
 
-    /// The key that forbids policies to read or change a field, and its value in words. `None`: they
-    /// may.
+    /// The key that forbids policies to read or change a field, and its value in words. `None`:
+    /// they may.
     pub fn forbids_field(&self, field: &Field<'_>) -> Option<(&'static str, String)> {
         forbids(self.fields_allow.as_deref(), &self.fields_deny, field)
     }
