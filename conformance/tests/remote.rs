@@ -674,11 +674,16 @@ fn an_operator_upgrades_from_elsewhere_and_names_no_program() {
     assert_ne!(second, first);
     assert_eq!(done["to"]["pid"], second, "{done}");
     let config = bed.path("config");
-    let file = |token: &str| hosted.daemon.token_file(token).display().to_string();
-    for (name, token) in [("acme", &*acme), ("operator", deploy)] {
-        let (ca, token) = (server.ca.display(), file(token));
-        let add =
-            format!("context add {name} --endpoint https://{at} --ca {ca} --token-file {token}");
+    let token = hosted.daemon.token_file(deploy);
+    let there = |token: &Path| {
+        let (ca, token) = (server.ca.display(), token.display());
+        format!("--endpoint https://{at} --ca {ca} --token-file {token}")
+    };
+    for (name, token) in [
+        ("acme", &hosted.daemon.token_file(&acme)),
+        ("operator", &token),
+    ] {
+        let add = format!("context add {name} {}", there(token));
         assert_eq!(in_context(&config, &add), (0, String::new()));
     }
     let (code, said) = in_context(&config, "--context operator upgrade");
@@ -687,9 +692,7 @@ fn an_operator_upgrades_from_elsewhere_and_names_no_program() {
     let third = hosted.daemon.pid();
     assert!(![first, second].contains(&third), "{said}");
     // A context in use gives way to an address that is typed.
-    let (ca, token) = (server.ca.display(), file(deploy));
-    let typed = format!("upgrade --endpoint https://{at} --ca {ca} --token-file {token}");
-    let (code, said) = in_context(&config, &typed);
+    let (code, said) = in_context(&config, &format!("upgrade {}", there(&token)));
     assert_eq!(code, 0, "{said}");
     hosted.daemon.follow();
     assert_ne!(hosted.daemon.pid(), third, "{said}");
