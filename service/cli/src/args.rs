@@ -166,6 +166,7 @@ impl Cli {
             Command::Daemon(args) => &mut args.acting,
             Command::Console(args) => &mut args.acting,
             Command::Prefetch(args) => &mut args.acting,
+            Command::Upgrade(args) => &mut args.acting,
             _ => return None,
         })
     }

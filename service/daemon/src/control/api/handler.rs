@@ -721,8 +721,11 @@ impl Handler for Api {
     ) -> Result<UpgradeDaemonResponse> {
         let request = request.into_request();
         let program = some(request.program).map(PathBuf::from);
-        if program.is_some() && matches!(self.actor, Actor::Operator { .. }) {
-            let text = "an operator's credential upgrades a daemon to the program that it was started from; a process of an operator on its host names another";
+        if let (Some(program), Actor::Operator { .. }) = (&program, &self.actor) {
+            let text = format!(
+                "an operator's credential upgrades a daemon to the file that it was started from, and can't name {program:?}: \
+                 leave the program out, or upgrade as root on the daemon's host"
+            );
             return Err(Status::new(Code::PERMISSION_DENIED, text));
         }
         let limit = request.timeout.map(|timeout| duration("timeout", timeout));
