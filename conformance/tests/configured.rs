@@ -317,11 +317,12 @@ fn a_trial_may_read_other_fields_and_versions_that_do_are_not_compared() {
     assert_eq!(shop.call(PLACE, &request).code, 7);
     let upgrade = format!("policy upgrade {second} --tenant acme --mode canary=50%");
     shop.daemon.ok(&upgrade);
-    let explained = shop.explain(PLACE, &request);
+    let passing = json!({"customer": {"id": "8", "name": "Ada"}});
+    let explained = shop.explain(PLACE, &passing);
     let views = [0, 1].map(|at| explained["policies"][at]["view"].clone());
     assert_eq!(
         views,
-        [json!({"customer.id": 7}), json!({"customer.name": "Eve"})],
+        [json!({"customer.id": 8}), json!({"customer.name": "Ada"})],
         "{explained}"
     );
     refused(
@@ -337,8 +338,8 @@ fn a_trial_may_read_other_fields_and_versions_that_do_are_not_compared() {
     shop.acl(&later);
     let compared = shop
         .daemon
-        .ok("policy diff acl@2 acl@3 --tenant acme --json");
-    let compared: Value = serde_json::from_str(&compared).unwrap();
+        .run("policy diff acl@2 acl@3 --tenant acme --last 1 --json");
+    let compared: Value = serde_json::from_str(&compared.out).unwrap();
     assert_eq!(compared["changed"], 1, "{compared}");
     assert_eq!(
         compared["changes"][0]["view"],
@@ -349,7 +350,9 @@ fn a_trial_may_read_other_fields_and_versions_that_do_are_not_compared() {
     let other = json!({"fields": ["customer.name"], "blocked": ["Bob"], "methods": ["*"]});
     shop.acl(&other);
     refused(
-        &shop.daemon.run("policy diff acl@2 acl@4 --tenant acme"),
+        &shop
+            .daemon
+            .run("policy diff acl@2 acl@4 --tenant acme --last 1"),
         "they are of [shop.Orders/Place], but acl@4 is for [*]",
     );
     // A trial of fields that don't fit is refused, and changes nothing.
