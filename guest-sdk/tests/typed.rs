@@ -411,7 +411,7 @@ mod configured {
     }
 }
 
-mod configured {
+mod lists {
     use super::*;
 
     /// Reads and changes the fields that its configuration lists, besides one of its own.

@@ -196,7 +196,7 @@ fn functions_that_do_not_fit_are_refused() {
             "`V` has different fields in another function; choose another name",
         ),
         (
-            all,
+            all.clone(),
             &format!(
                 "impl P {{ {RESERVE} fn f(&mut self, v: &V<'_>) {{}} fn tick(&mut self) {{}} }}"
             ),
