@@ -687,7 +687,7 @@ pub fn guest_file(name: &str) -> PathBuf {
     built(
         "guests",
         name,
-        &format!("{build} (it needs clang, lld and Node.js)"),
+        &format!("{build} (it needs clang, lld, Node.js and Go)"),
     )
 }
 

@@ -52,6 +52,14 @@ pub enum LoadError {
         /// The import's name.
         name: String,
     },
+    /// An import of WASI by a module whose manifest doesn't declare it.
+    #[error(
+        "the module imports {name:?} of WASI, but its manifest doesn't declare it; build for a target without WASI, or declare \"wasi\": true"
+    )]
+    UndeclaredWasi {
+        /// The import's name.
+        name: String,
+    },
     /// An import of a compat module that isn't offered.
     #[error("the module imports {module:?} {name:?}, which isn't offered; {page} lists what is")]
     UnknownCompatImport {
@@ -278,6 +286,8 @@ pub(crate) enum ManifestError {
     },
     #[error("lists {count} {list}; {} are allowed", limits::COMPAT_KEYS)]
     CompatKeys { list: &'static str, count: usize },
+    #[error("declares wasi, which is there for every module of another host")]
+    CompatWasi,
     #[error("lists {item} twice in {what}")]
     Twice { item: String, what: String },
     #[error("lists the key \"*\" in {list:?}")]

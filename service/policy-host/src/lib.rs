@@ -33,7 +33,8 @@
 //! 7. The guest's fuel pays for the host's work before the host does it.
 //!
 //! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: imports other than the ten
-//! of `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components.
+//! of `imports.rs` and, if the manifest declares them, those of `wasi.rs`; SIMD, threads, 64-bit
+//! memories, tail calls, exceptions, GC, components.
 //!
 //! Modules for other hosts run in sandboxes of the same kind, with their own interface:
 //! [`compat`], PROXY_WASM.md, OPA.md.
@@ -81,6 +82,7 @@ mod span;
 mod state;
 mod text;
 mod verdict;
+mod wasi;
 pub mod worker;
 
 pub use batch::{Batch, Filling};

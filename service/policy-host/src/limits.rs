@@ -229,7 +229,8 @@ pub const FUEL_FOR_SETUP: u64 = 100_000 * crate::cost::FUEL_PER_MICROSECOND;
 pub const FUEL_FOR_HANDOVER: u64 = 2_000 * crate::cost::FUEL_PER_MICROSECOND;
 
 /// Bytes of a compat module as uploaded, including its description: filters contain a language's
-/// run-time library.
+/// run-time library. So do policies whose manifest declares `wasi`: for them, all limits of compat
+/// modules hold.
 pub const COMPAT_MODULE_BYTES: usize = 4 << 20;
 /// Bytes of linear memory of a compat module's instance, by default. Go's runtime has 2.3 to 3 MiB
 /// of data and first collects garbage when its heap reaches 4 MiB: with less, a filter that

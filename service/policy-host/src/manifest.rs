@@ -44,6 +44,8 @@ pub struct Manifest {
     tick_ms: Option<u32>,
     methods: Vec<Method>,
     #[serde(default)]
+    wasi: bool,
+    #[serde(default)]
     capabilities: Vec<Capability>,
     #[serde(default)]
     state: Option<State>,
@@ -278,6 +280,12 @@ impl Manifest {
         all.fold(Capabilities::ALWAYS, |all, one| all | one.0)
     }
 
+    /// Whether the module contains a language's run-time library, which imports WASI. Its bounds
+    /// are those of compat modules.
+    pub fn has_wasi(&self) -> bool {
+        self.wasi
+    }
+
     /// The version of its saved state; `None` if it hands over none.
     pub fn state_version(&self) -> Option<u32> {
         self.state.map(|state| state.version)
@@ -473,6 +481,9 @@ impl Manifest {
             return Ok(());
         };
         compat.check()?;
+        if self.wasi {
+            return Err(ManifestError::CompatWasi);
+        }
         let may_change = self.capabilities().contains(Capabilities::CHANGE);
         if compat.changes() && !may_change {
             return Err(ManifestError::UndeclaredChanges);

@@ -62,6 +62,7 @@ impl Module {
             "methods": methods.collect::<Vec<_>>(),
             "capabilities": self.capabilities(),
             "imports": policy.imports(),
+            "wasi": manifest.has_wasi(),
             "counters": manifest.counters(),
             "gauges": manifest.gauges(),
             "histograms": manifest.histograms(),

@@ -189,7 +189,11 @@ fn compat_imports_are_named() {
     };
     assert_eq!(
         import(r#"(import "wasi_snapshot_preview1" "fd_write" (func))"#),
-        "the module imports \"wasi_snapshot_preview1\" \"fd_write\", which isn't offered; guest-sdk/ABI.md lists what tollgate offers"
+        "the module imports \"fd_write\" of WASI, but its manifest doesn't declare it; build for a target without WASI, or declare \"wasi\": true"
+    );
+    assert_eq!(
+        import(r#"(import "env" "fd_write" (func))"#),
+        "the module imports \"env\" \"fd_write\", which isn't offered; guest-sdk/ABI.md lists what tollgate offers"
     );
     check_contains(
         &import(r#"(import "tollgate" "clock" (func))"#),
@@ -207,6 +211,66 @@ fn compat_imports_are_named() {
         &import(r#"(import "tollgate" "counter" (global i32))"#),
         "as a global; it is",
     );
+}
+
+/// A module that imports WASI, and says so.
+fn with_wasi(parts: Parts) -> Parts {
+    let manifest = MANIFEST.replacen('{', r#"{"wasi":true,"#, 1);
+    Parts {
+        manifest: section(&manifest),
+        ..parts
+    }
+}
+
+#[test]
+fn a_declared_wasi_has_the_functions_and_bounds_of_compat_modules() {
+    let write = r#"(import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))"#;
+    let parts = |imports| {
+        with_wasi(Parts {
+            imports,
+            ..Parts::default()
+        })
+    };
+    assert!(parts(write).load().is_ok());
+    check_contains(
+        &refusal(&parts(
+            r#"(import "wasi_snapshot_preview1" "sock_accept" (func))"#,
+        )),
+        r#""sock_accept", which isn't offered"#,
+    );
+    check_contains(
+        &refusal(&parts(
+            r#"(import "wasi_snapshot_preview1" "fd_write" (func))"#,
+        )),
+        "the module doesn't compile: ",
+    );
+    // An instance has the memory of compat modules.
+    let large = with_wasi(Parts {
+        memory: r#"(memory (export "memory") 128)"#,
+        ..Parts::default()
+    });
+    assert!(large.instantiate().is_ok());
+    let own = Parts {
+        memory: r#"(memory (export "memory") 128)"#,
+        ..Parts::default()
+    };
+    let refused = own.instantiate().unwrap_err().to_string();
+    check_contains(&refused, "wants 8388608 bytes of memory");
+    // 2,000 nested blocks are above both bounds, 600 above that of other modules.
+    let nested = |depth: usize| {
+        let body = format!("{}{}", "(block ".repeat(depth), ")".repeat(depth));
+        format!("(func {body})")
+    };
+    let deep = |depth| Parts {
+        rest: nested(depth),
+        ..Parts::default()
+    };
+    assert!(with_wasi(deep(600)).load().is_ok());
+    check_contains(&refusal(&deep(600)), "513 nested blocks");
+    check_contains(&refusal(&with_wasi(deep(2_000))), "1025 nested blocks");
+    // A module for another host has WASI anyway.
+    let compat = r#"{"abi":1,"name":"t","wasi":true,"hooks":["request"],"methods":[{"method":"*"}],"foreign":{"abi":"opa"}}"#;
+    check_contains(&manifest_refusal(compat), "declares wasi");
 }
 
 #[test]
