@@ -372,7 +372,7 @@ fn the_room_limit_is_the_same_in_all_languages() {
 #[test]
 fn collected_garbage_stays_within_memory_and_fuel() {
     let witness = load(guest_file("assemblyscript/witness"));
-    let mut parrot = configured(witness, "p").unwrap();
+    let mut parrot = configured(&witness, "p").unwrap();
     let empty = [8, 0, 0, 0, 0, 0, 0, 0];
     for call in 0..100_000 {
         let write = |room: &mut [u8]| {

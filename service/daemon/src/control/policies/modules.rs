@@ -147,7 +147,7 @@ impl Modules {
         let stored = stored.map_err(|error| store_failed(&error))?;
         let policy = match self.compiled(&stored.digest) {
             Some(policy) => policy,
-            None => self.load(owner, stored.wasm, per_hour).await?.0,
+            None => self.load(owner, stored.wasm, per_hour, |_| {}).await?.0,
         };
         let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
         // The configuration was accepted when the version was pushed.
