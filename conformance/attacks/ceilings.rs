@@ -58,7 +58,7 @@ impl<'d> Tenant<'d> {
                 name: "p".to_owned(),
             },
             parts: [(PolicyPart::Module.into(), module)].into(),
-            begins: None,
+            ..PushOrder::default()
         };
         self.client.push(order, |_step| {}).map(drop)
     }

@@ -172,7 +172,7 @@ fn attempts() -> Vec<Attempt> {
                 Request::Push(PushOrder {
                     header: PushPolicyHeader::decode(&bytes[..]).unwrap(),
                     parts: [(PolicyPart::Module.into(), module)].into(),
-                    begins: None,
+                    ..PushOrder::default()
                 })
             }),
             "ApplyState" => {
