@@ -79,7 +79,7 @@ build_policies() {
 }
 
 # Builds the policies in other languages than Rust: examples, and the witnesses that check the
-# vectors. They go to guests/LANGUAGE below the target directory. Needs clang, lld and Node.js.
+# vectors. They go to guests/LANGUAGE below the target directory. Needs clang, lld, Node.js and Go.
 # AssemblyScript's compiler comes from npm, in the version that package-lock.json pins.
 build_guests() {
     need_package clang "the C policies are compiled with it"
@@ -87,7 +87,7 @@ build_guests() {
     need_package node "the AssemblyScript policies are compiled with Node.js, 20 or newer" nodejs
     need_package npm "AssemblyScript's compiler is installed with it"
     local out=${CARGO_TARGET_DIR:-target}/guests name
-    mkdir -p "$out/c" "$out/assemblyscript"
+    mkdir -p "$out/c" "$out/assemblyscript" "$out/go"
     # Without symbolic links, like the paths of Node.js.
     out=$(cd "$out" && pwd -P)
     for name in witness examples/room_limit; do
@@ -107,6 +107,16 @@ build_guests() {
     for name in witness examples/room_limit; do
         node "$work/build.mjs" "$work/$name.ts" "$out/assemblyscript/$(basename "$name").wasm" ||
             die "guest-sdk/assemblyscript/$name.ts can't be compiled"
+    done
+    new_go
+    for name in witness examples/room_limit; do
+        (
+            module=$out/go/$(basename "$name").wasm
+            export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false
+            cd guest-sdk/go
+            GOOS=wasip1 GOARCH=wasm go build -trimpath -buildmode=c-shared -ldflags='-s -w' -o "$module" "./$name" &&
+                go run ./tollgate/manifest "$name/manifest.json" "$module"
+        ) || die "guest-sdk/go/$name can't be compiled"
     done
 }
 

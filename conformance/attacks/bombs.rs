@@ -115,7 +115,7 @@ fn storm(
                 name: name.to_owned(),
             },
             parts: [(PolicyPart::Module.into(), module.to_vec())].into(),
-            begins: None,
+            ..PushOrder::default()
         };
         client.push(order, |_step| {})
     };

@@ -58,7 +58,7 @@ impl<'d> Tenant<'d> {
                 name: "p".to_owned(),
             },
             parts: [(PolicyPart::Module.into(), module)].into(),
-            begins: None,
+            ..PushOrder::default()
         };
         self.client.push(order, |_step| {}).map(drop)
     }
@@ -95,7 +95,7 @@ impl<'d> Tenant<'d> {
             },
             ..ApplyOrder::default()
         };
-        self.client.apply(order).map(drop)
+        self.client.apply(order, |_step| {}).map(drop)
     }
 
     /// Calls, many at once, until one is refused for its tenant's share of a core.

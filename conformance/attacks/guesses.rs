@@ -226,7 +226,7 @@ fn ending(daemon: &Daemon, name: &str, token: &str, at: SystemTime) {
         ..ApplyOrder::default()
     };
     let operator = Client::connect(&socket_beside(daemon.socket()), None, SOON).unwrap();
-    operator.apply(order).unwrap();
+    operator.apply(order, |_step| {}).unwrap();
 }
 
 /// Tokens of every kind that isn't valid, and those that are.

@@ -94,7 +94,7 @@ fn push(_row: &Operation, header: Vec<u8>) -> Request {
     Request::Push(PushOrder {
         header: PushPolicyHeader::decode(&header[..]).unwrap(),
         parts: [(PolicyPart::Module.into(), null())].into(),
-        begins: None,
+        ..PushOrder::default()
     })
 }
 
@@ -119,6 +119,7 @@ fn apply_with_header(_row: &Operation, header: Vec<u8>) -> Request {
             ..State::default()
         },
         contents: [(0, null())].into(),
+        ..ApplyOrder::default()
     })
 }
 
@@ -210,7 +211,7 @@ pub(crate) fn send(client: &Client, request: Request) -> Result<Vec<u8>, Status>
             let pushed = client.push(order, |_step| {})?;
             Ok(pushed.encode_to_vec())
         }
-        Request::Apply(order) => Ok(client.apply(order)?.encode_to_vec()),
+        Request::Apply(order) => Ok(client.apply(order, |_step| {})?.encode_to_vec()),
     }
 }
 

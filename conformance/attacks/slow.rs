@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tollgate_admin::client::{Client, Remote};
 use tollgate_admin::proto::{ListPoliciesRequest, PolicyPart, PushPolicyHeader};
 use tollgate_admin::{
-    PUSH_PATIENCE, PUSHES, PUSHES_PER_USER, PushOrder, REQUESTS_PER_CONNECTION, Secret, Status,
+    PUSH_PATIENCE, PUSHES_PER_TENANT, PushOrder, REQUESTS_PER_CONNECTION, Secret, Status,
     socket_beside,
 };
 use tollgate_conformance::http2::{self, Ended, RawClient};
@@ -52,20 +52,12 @@ impl At {
             }
         }
     }
-
-    /// Pushes that the attackers can have in progress: as processes of root, all of them.
-    fn pushes(&self) -> usize {
-        match self {
-            At::Socket(_) => PUSHES,
-            At::Network(_) => PUSHES_PER_USER,
-        }
-    }
 }
 
 /// Pushes that have places, and whose bodies come byte by byte until it is over.
 fn slow_pushes(at: &At, token: &str) -> Vec<RawClient> {
     let mut clients = Vec::new();
-    for n in 0..at.pushes() {
+    for n in 0..PUSHES_PER_TENANT {
         if n % REQUESTS_PER_CONNECTION == 0 {
             clients.push(at.slow());
         }
@@ -90,7 +82,7 @@ fn push(client: &Client) -> Result<(), Status> {
             std::fs::read(policy_file("null")).unwrap(),
         )]
         .into(),
-        begins: None,
+        ..PushOrder::default()
     };
     client.push(order, |_step| {}).map(drop)
 }
@@ -159,14 +151,11 @@ fn slow_clients_of_the_api_hold_up_nobody_and_their_places_come_back() {
             Ended::Answered,
             "refused in its stream"
         );
-        match at {
-            At::Socket(_) => {
-                let refused = push(&client).unwrap_err();
-                assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
-            }
-            // Another network has places of its own.
-            At::Network(_) => push(&client).unwrap(),
-        }
+        let refused = push(&at.client(&mallory).unwrap()).unwrap_err();
+        assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
+        assert!(refused.message.contains("of tenant mallory"), "{refused}");
+        // Another tenant has places of its own.
+        push(&client).unwrap();
         // They come back with the connections, or else when the bodies' time is over.
         if is_long() {
             for raw in &mut pushing {
@@ -176,11 +165,10 @@ fn slow_clients_of_the_api_hold_up_nobody_and_their_places_come_back() {
             drop(pushing);
         }
         let began = Instant::now();
-        let returned = eventually(SOON, || push(&client).is_ok());
+        let returned = eventually(SOON, || push(&at.client(&mallory).unwrap()).is_ok());
         returned.unwrap();
         say(&format!(
-            "slow clients on the {what}: {} pushes had all places, which came back within {} ms",
-            at.pushes(),
+            "slow clients on the {what}: {PUSHES_PER_TENANT} pushes had the tenant's places, which came back within {} ms",
             began.elapsed().as_millis()
         ));
     }

@@ -168,7 +168,7 @@ impl Admin {
             parts: parts
                 .map(|(part, bytes)| (part.into(), bytes.to_vec()))
                 .collect(),
-            begins: None,
+            ..PushOrder::default()
         };
         let pushed = self.client.push(order, |_step| {})?;
         Ok(pushed.version)

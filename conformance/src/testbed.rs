@@ -652,11 +652,23 @@ pub fn times(variable: &str, short: u64) -> u64 {
     })
 }
 
-/// A policy of `policies-wasm`, compiled to Wasm.
+/// A policy of `policies-wasm`, compiled to Wasm. The suites' `acl` is `hotel-acl`, which names its
+/// method and its field in its manifest, as the policies of most tenants do.
 ///
 /// # Panics
 /// If it isn't built, with the command that builds it.
 pub fn policy_file(name: &str) -> PathBuf {
+    match name {
+        "acl" => catalogue_file("hotel_acl"),
+        name => catalogue_file(name),
+    }
+}
+
+/// A policy of `policies-wasm` by its own name.
+///
+/// # Panics
+/// If it isn't built, with the command that builds it.
+pub fn catalogue_file(name: &str) -> PathBuf {
     let build = "cargo build --profile policy --target wasm32-unknown-unknown -p policy-";
     built(
         "wasm32-unknown-unknown/policy",
@@ -675,7 +687,7 @@ pub fn guest_file(name: &str) -> PathBuf {
     built(
         "guests",
         name,
-        &format!("{build} (it needs clang, lld and Node.js)"),
+        &format!("{build} (it needs clang, lld, Node.js and Go)"),
     )
 }
 

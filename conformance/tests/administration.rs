@@ -578,8 +578,10 @@ fn a_tenants_choice_of_no_isolation_does_not_outlive_the_operators_setting() {
 
 // ---- ceilings ----
 
-/// A configuration of the policy `rate_limit`, which needs the capabilities `state` and `clock`.
-const BUCKET: &str = r#"{"per_second": 1, "burst": 1}"#;
+/// A configuration of the policy `rate_limit`, which needs the capabilities `state` and `clock`. It
+/// names the fields and the methods.
+const BUCKET: &str = r#"{"fields": ["customer_name"], "methods": ["hotel.Reservation/Reserve"],
+    "per_second": 1, "burst": 1}"#;
 
 /// A refusal at the ceiling: its status, the key with its value, and who can raise it.
 #[track_caller]

@@ -1197,23 +1197,25 @@ fn an_apply_has_so_many_objects_and_bytes() {
         ..State::default()
     };
     // So many are read; their tenants aren't there.
-    let refused = client.apply(order(ceilings(APPLY_OBJECTS))).unwrap_err();
+    let refused = client
+        .apply(order(ceilings(APPLY_OBJECTS)), |_step| {})
+        .unwrap_err();
     assert_eq!(refused.code, Code::NOT_FOUND, "{refused}");
     let refused = client
-        .apply(order(ceilings(APPLY_OBJECTS + 1)))
+        .apply(order(ceilings(APPLY_OBJECTS + 1)), |_step| {})
         .unwrap_err();
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
     assert!(refused.message.contains("16384 objects"), "{refused}");
     let mut long = ApplyOrder::default();
     long.contents
         .insert(0, vec![0; tollgate_admin::APPLY_BYTES]);
-    let refused = client.apply(long).unwrap_err();
+    let refused = client.apply(long, |_step| {}).unwrap_err();
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
     assert!(refused.message.contains("67108864 bytes"), "{refused}");
     // One object of a request is longer than a request may be.
     let mut one = ceilings(1);
     one.ceilings[0].value = "9".repeat(tollgate_admin::APPLY_MESSAGE_BYTES);
-    let refused = client.apply(order(one)).unwrap_err();
+    let refused = client.apply(order(one), |_step| {}).unwrap_err();
     assert_eq!(refused.code, Code::OUT_OF_RANGE, "{refused}");
     // Values that no program would send.
     let tenant = || {
@@ -1239,7 +1241,7 @@ fn an_apply_has_so_many_objects_and_bytes() {
             "31 bytes instead of 32",
         ),
     ] {
-        let refused = client.apply(order(state)).unwrap_err();
+        let refused = client.apply(order(state), |_step| {}).unwrap_err();
         assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
         assert!(refused.message.contains(words), "{refused}");
     }
@@ -1253,7 +1255,7 @@ fn an_apply_has_so_many_objects_and_bytes() {
             ..State::default()
         })
     };
-    let refused = client.apply(named).unwrap_err();
+    let refused = client.apply(named, |_step| {}).unwrap_err();
     assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
     assert_eq!(daemon.ok("tenant list"), "");
 }
@@ -1277,14 +1279,14 @@ fn a_tenants_documents_count_as_its_changes() {
         ..State::default()
     };
     let client = client(&daemon, Some(&owner));
-    let refused = client.apply(order(credentials(6))).unwrap_err();
+    let refused = client.apply(order(credentials(6)), |_step| {}).unwrap_err();
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
     assert!(
         refused.message.contains("`changes_per_hour` = 5"),
         "{refused}"
     );
     // The refused request was one itself.
-    client.apply(order(credentials(4))).unwrap();
-    let refused = client.apply(order(credentials(5))).unwrap_err();
+    client.apply(order(credentials(4)), |_step| {}).unwrap();
+    let refused = client.apply(order(credentials(5)), |_step| {}).unwrap_err();
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
 }

@@ -105,7 +105,7 @@ fn a_call_ends_as_it_was_explained() {
         "--tenant acme",
         "redact",
         "mask",
-        &json!({"keep_of_name": 1, "remove_coupon": true}),
+        &json!({"mask": ["customer_name"], "keep": 1, "remove": ["coupon"], "absent": "skip"}),
     );
     // The provider's policy sees the request as the tenant's has changed it.
     let masked = json!({"blocked": ["M******"], "message": "no masks"});

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
-use tollgate_conformance::testbed::policy_file;
+use tollgate_conformance::testbed::catalogue_file;
 use tollgate_policy_host::{
     Capabilities, Host, HostConfig, Instance, LoadError, Policy, Setup, TenantLimits,
 };
@@ -21,6 +21,9 @@ const MODULE_BYTES: usize = 192 << 10;
 
 /// The size of the module that checks three kinds of signatures.
 const SIGNATURES_BYTES: usize = 512 << 10;
+
+/// Fuel for the type of a field and the loop over the configured list.
+const TYPE_FUEL: u64 = 250;
 
 const POLICIES: [&str; 13] = [
     "null",
@@ -47,7 +50,7 @@ static HOST: LazyLock<Host> = LazyLock::new(|| {
 });
 
 fn load(name: &str) -> Policy {
-    let wasm = std::fs::read(policy_file(&name.replace('-', "_"))).unwrap();
+    let wasm = std::fs::read(catalogue_file(&name.replace('-', "_"))).unwrap();
     let most = match name {
         "jwt" => SIGNATURES_BYTES,
         _ => MODULE_BYTES,
@@ -79,13 +82,163 @@ fn instance(policy: &Policy, config: &str, limits: &TenantLimits) -> Result<Inst
 fn every_policy_judges_its_cases_as_its_file_says() {
     let mut evaluated = 0;
     for name in POLICIES {
-        let cases = Cases::read(&home(name).join("cases.json")).unwrap();
+        evaluated += evaluate(name, "cases.json").0;
+    }
+    assert!(evaluated >= 30, "{evaluated}");
+}
+
+/// Every policy works on a schema that it has never seen, by its configuration alone.
+#[test]
+fn every_policy_judges_another_schema_too() {
+    let mut evaluated = 0;
+    for name in POLICIES {
+        let (outcomes, services) = evaluate(name, "cases-orders.json");
+        assert!(
+            services.iter().all(|service| service == "shop.Orders"),
+            "{name}: {services:?}"
+        );
+        evaluated += outcomes;
+    }
+    assert!(evaluated >= 30, "{evaluated}");
+}
+
+/// The number of cases in a policy's file, all of which it passes, and their services.
+fn evaluate(name: &str, file: &str) -> (usize, Vec<String>) {
+    let cases = Cases::read(&home(name).join(file)).unwrap();
+    let schema = Schema::load(&cases.proto, &cases.include).unwrap();
+    let report = tollgate_policy_tools::test(&load(name), &schema, &cases).unwrap();
+    assert_eq!(report.failed(), 0, "{name}: {:#}", report.to_json());
+    let services = cases.cases.iter().map(|case| case.service.clone());
+    (report.outcomes.len(), services.collect())
+}
+
+/// The refusal of one request of `shop.Orders` by an access list with this configuration.
+fn misfit(policy: &str, config: &str, method: &str) -> String {
+    let proto = home("orders.proto");
+    let text = format!(
+        r#"{{"proto": [{proto:?}], "config": {config}, "cases": [
+            {{"name": "one", "method": {method:?}, "request": {{}}, "expect": {{"verdict": "unasked"}}}}]}}"#
+    );
+    let cases = Cases::parse(&text).unwrap();
+    let schema = Schema::load(&cases.proto, &cases.include).unwrap();
+    match tollgate_policy_tools::test(&load(policy), &schema, &cases) {
+        Err(error) => error.to_string(),
+        Ok(report) => format!("{:#}", report.to_json()),
+    }
+}
+
+#[test]
+fn a_field_that_does_not_fit_is_refused_by_name() {
+    for (field, expected) in [
+        (
+            "customr.id",
+            "field \"customr.id\": message shop.PlaceRequest has no field \"customr\"; did you mean \"customer\"?",
+        ),
+        (
+            "customer.nmae",
+            "message shop.Customer has no field \"nmae\"; did you mean \"name\"?",
+        ),
+        (
+            "customerId",
+            "message shop.PlaceRequest has no field \"customerId\"",
+        ),
+        (
+            "items",
+            "shop.PlaceRequest.items is repeated or a map; a policy can only read and change singular fields",
+        ),
+        ("items.sku", "shop.PlaceRequest.items is repeated or a map"),
+        (
+            "labels.color",
+            "shop.PlaceRequest.labels is repeated or a map",
+        ),
+        (
+            "customer",
+            "shop.PlaceRequest.customer is a message; name one of its fields",
+        ),
+        (
+            "voucher.code",
+            "shop.PlaceRequest.voucher is not a message, so nothing can be named inside it",
+        ),
+        (
+            "payment.iban",
+            "shop.PlaceRequest.payment is a oneof; name one of its members without it: card_number, iban",
+        ),
+        (
+            "weight_kg",
+            "shop.PlaceRequest.weight_kg is of type double; the policy takes bool, int, uint, string, bytes, enum",
+        ),
+    ] {
+        let config = format!(r#"{{"fields": [{field:?}], "blocked": ["x"]}}"#);
+        let refused = misfit("acl", &config, "shop.Orders/Place");
+        assert!(
+            refused.contains("the policy doesn't fit shop.Orders/Place: ")
+                && refused.contains(expected),
+            "{field}: {refused}"
+        );
+    }
+    let config = r#"{"mask": ["discount_cents"]}"#;
+    let refused = misfit("redact", config, "shop.Orders/Place");
+    assert!(
+        refused.contains("discount_cents is of type int; the policy takes string"),
+        "{refused}"
+    );
+}
+
+/// A method without the field: refused unless the configuration says otherwise.
+#[test]
+fn a_method_that_lacks_a_field_is_refused_skipped_or_shown_an_absent_one() {
+    let config = |more: &str| {
+        format!(r#"{{"fields": ["customer.id"], "blocked": ["7"], "missing": "allow"{more}}}"#)
+    };
+    let list = "shop.Orders/List";
+    for more in ["", r#", "absent": "refuse""#] {
+        let refused = misfit("acl", &config(more), list);
+        let expected = "message shop.ListRequest has no field \"customer\"; did you mean \"customer_id\"? \
+            (its configuration can list the `methods` that it is for, or say `\"absent\": \"skip\"` or `\"empty\"`)";
+        assert!(refused.contains(expected), "{refused}");
+    }
+    for (more, evaluated) in [
+        (r#", "absent": "skip""#, false),
+        (r#", "methods": ["shop.Orders/Place"]"#, false),
+        (r#", "absent": "empty""#, true),
+    ] {
+        let report: Value = serde_json::from_str(&misfit("acl", &config(more), list)).unwrap();
+        assert_eq!(report["failed"], u64::from(evaluated), "{more}: {report}");
+    }
+    // A wrong type is refused whatever the configuration says.
+    let config = r#"{"fields": ["weight_kg"], "blocked": ["x"], "absent": "empty"}"#;
+    assert!(misfit("acl", config, "shop.Orders/Place").contains("is of type double"));
+}
+
+/// The generic access list costs what the one costs that was built for the hotel's schema, give or
+/// take the check of the field's type.
+#[test]
+fn a_configured_field_costs_what_a_declared_one_costs() {
+    let fuel = |name: &str, config: Value| {
+        let text = serde_json::json!({
+            "proto": [home("../conformance/proto/hotel.proto")], "config": config,
+            "cases": [{
+                "name": "a name that isn't listed", "method": "hotel.Reservation/Reserve",
+                "request": {"customer_name": "an honest customer"}, "expect": {"verdict": "allow"}
+            }]
+        });
+        let cases = Cases::parse(&text.to_string()).unwrap();
         let schema = Schema::load(&cases.proto, &cases.include).unwrap();
         let report = tollgate_policy_tools::test(&load(name), &schema, &cases).unwrap();
         assert_eq!(report.failed(), 0, "{name}: {:#}", report.to_json());
-        evaluated += report.outcomes.len();
-    }
-    assert!(evaluated >= 30, "{evaluated}");
+        report.outcomes[0].fuel
+    };
+    let names: Vec<String> = (0..1000).map(|k| format!("blocked {k}")).collect();
+    let declared = fuel("hotel-acl", serde_json::json!({ "blocked": names }));
+    let configured = fuel(
+        "acl",
+        serde_json::json!({ "fields": ["customer_name"], "blocked": names, "absent": "skip" }),
+    );
+    println!("fuel: declared {declared}, configured {configured}");
+    assert!(
+        configured <= declared + TYPE_FUEL,
+        "{configured} {declared}"
+    );
 }
 
 #[test]
@@ -95,7 +248,17 @@ fn configurations_are_refused_with_a_sentence() {
         (
             "acl",
             r#"{"blokced": []}"#,
-            "unknown field `blokced`, expected `blocked` or `message`",
+            "unknown field `blokced`, expected one of `fields`, `blocked`, `allowed`",
+        ),
+        (
+            "acl",
+            r#"{"fields": [], "blocked": ["a"]}"#,
+            "fields lists no field; name at least one",
+        ),
+        (
+            "acl",
+            r#"{"fields": ["a"]}"#,
+            "there are no rules: set blocked, allowed or both",
         ),
         (
             "rate-limit",
@@ -131,7 +294,12 @@ fn configurations_are_refused_with_a_sentence() {
         (
             "redact",
             "{}",
-            "there is nothing to redact: set keep_of_name, remove_coupon or both",
+            "there is nothing to redact: list fields in mask, remove or both",
+        ),
+        (
+            "redact",
+            r#"{"mask": ["a"], "remove": ["b"], "keep": -1}"#,
+            "invalid value: integer `-1`",
         ),
         (
             "fault-injection",
@@ -150,10 +318,15 @@ fn configurations_are_refused_with_a_sentence() {
         ),
         (
             "access-log",
+            r#"{"percent": 1, "measure": ["a", "b"]}"#,
+            "measure lists 2 fields; at most 1 is allowed",
+        ),
+        (
+            "concurrency-limit",
             "",
             "there is none, and this policy needs one: push it with --config",
         ),
-        ("quota", "[1, 60]", "it isn't a JSON object"),
+        ("concurrency-limit", "[1, 60]", "it isn't a JSON object"),
         (
             "metadata-edit",
             r#"{"metadata_changes": ["a"], "edits": [{"remove": "b"}]}"#,
@@ -165,6 +338,11 @@ fn configurations_are_refused_with_a_sentence() {
             "there are no rules: set allow, deny or both",
         ),
         ("priority", r#"{"default": 8}"#, " is 8; 0 to 7 are allowed"),
+        (
+            "priority",
+            r#"{"fields": ["a"], "default": 1}"#,
+            "fields and field_values go together",
+        ),
         (
             "canary-route",
             r#"{"route": "A"}"#,
@@ -196,6 +374,38 @@ fn configurations_are_refused_with_a_sentence() {
         );
         assert!(
             refused.to_string().contains(expected),
+            "{name} {config}: {refused}"
+        );
+    }
+}
+
+/// The host refuses these before the policy sees them.
+#[test]
+fn configurations_without_the_fields_of_a_policy_are_refused() {
+    for (name, config, expected) in [
+        (
+            "access-log",
+            "",
+            "the configuration is missing, and this policy takes fields or metadata keys from it",
+        ),
+        ("quota", "[1, 60]", "the configuration isn't a JSON object"),
+        (
+            "redact",
+            r#"{"mask": ["a"], "remove": ["a"]}"#,
+            "the configuration lists \"a\" twice in \"mask\" and \"remove\"",
+        ),
+        (
+            "rate-limit",
+            r#"{"fields": "user", "per_second": 1, "burst": 1}"#,
+            "the configuration has a \"fields\" that isn't a list of fields' paths",
+        ),
+    ] {
+        let refused = instance(&load(name), config, &TenantLimits::default());
+        let refused = refused
+            .err()
+            .unwrap_or_else(|| panic!("{name} accepts {config}"));
+        assert!(
+            matches!(refused, LoadError::ConfigKeys(_)) && refused.to_string().contains(expected),
             "{name} {config}: {refused}"
         );
     }

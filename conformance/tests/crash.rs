@@ -174,7 +174,10 @@ fn open(daemon: &Daemon, token: &str) -> Session {
 fn guarded(bed: &Testbed) -> (Daemon, String) {
     let daemon = bed.daemon_with("a", &durable());
     let token = daemon.tenant("acme");
-    let limit = format!(r#"{{"per_second": 0.001, "burst": {BURST}, "keys": 1000}}"#);
+    let limit = format!(
+        r#"{{"fields": ["customer_name"], "methods": ["hotel.Reservation/Reserve"],
+            "per_second": 0.001, "burst": {BURST}, "keys": 1000}}"#
+    );
     let list = format!(r#"{{"blocked": ["{BLOCKED}"]}}"#);
     let grants = " --grant state,clock";
     for (policy, file, config, grants) in [

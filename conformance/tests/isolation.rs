@@ -354,7 +354,8 @@ fn processes_end_with_what_needs_them() {
 #[test]
 fn changes_and_counters_come_out_of_the_process() {
     let host = Host::new();
-    let config = host.bed.file("redact.json", r#"{"keep_of_name": 1}"#);
+    let redact = r#"{"mask": ["customer_name"], "keep": 1, "absent": "skip"}"#;
+    let config = host.bed.file("redact.json", redact);
     let (file, config) = (policy_file("redact"), config.display().to_string());
     let file = file.display();
     host.ok(&format!(
@@ -374,7 +375,7 @@ fn changes_and_counters_come_out_of_the_process() {
     let status = host.daemon.status();
     let version = &status["attachments"][0]["versions"][0];
     assert_eq!(version["changed"], 3, "{status}");
-    assert_eq!(version["metrics"]["counters"]["names"], 3, "{status}");
+    assert_eq!(version["metrics"]["counters"]["masked"], 3, "{status}");
 }
 
 /// A module for reservations, otherwise as made by `Module`.

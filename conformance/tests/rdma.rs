@@ -348,7 +348,7 @@ fn a_policy_of_the_servers_side_reads_its_copy_before_the_application_has_any() 
     let listed = "x".repeat(5_000);
     let config = format!(r#"{{"blocked": ["{listed}", "short"]}}"#);
     let config = hosts.bed.file("acl.json", config);
-    let acl = programs().join("acl.wasm");
+    let acl = programs().join("hotel_acl.wasm");
     let push = format!(
         "policy push {} --tenant acme --name acl --config {}",
         acl.display(),

@@ -14,8 +14,9 @@ use tollgate::{Code, Session, SessionOptions};
 use tollgate_admin::client::{Client, Remote};
 use tollgate_admin::proto::{ListCredentialsRequest, ListPoliciesRequest, ListTenantsRequest};
 use tollgate_admin::{
-    HANDSHAKE_TIME, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK, REMOTE_KNOWN_CONNECTIONS,
-    STRANGER_LAST, STRANGER_REQUESTS, STRANGER_TIME, Secret, socket_beside,
+    HANDSHAKE_TIME, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK,
+    REMOTE_CONNECTIONS_PER_TENANT, REMOTE_KNOWN_CONNECTIONS, STRANGER_LAST, STRANGER_REQUESTS,
+    STRANGER_TIME, Secret, socket_beside,
 };
 use tollgate_conformance::certificates::{Authority, Certificates};
 use tollgate_conformance::http2::{self, Ended, RawClient};
@@ -510,6 +511,48 @@ fn strangers_leave_connections_to_addresses_that_were_authenticated_lately() {
 }
 
 #[test]
+fn a_tenant_on_the_network_leaves_connections_to_others() {
+    let bed = Testbed::new();
+    let hosted = Hosted::start(&bed, "listen = '127.0.0.1:0'");
+    let (mallory, acme) = (
+        hosted.daemon.tenant("mallory"),
+        hosted.daemon.tenant("acme"),
+    );
+    let from = |host: usize, token: &str| {
+        let address = Ipv4Addr::new(127, 0, 0, u8::try_from(2 + host).unwrap());
+        let mut raw = RawClient::from_address(address, hosted.at);
+        let stream = raw.header(LIST, Some(token)).unwrap();
+        (raw, stream)
+    };
+    // Known connections, from more than one address.
+    let mut held: Vec<_> = (0..REMOTE_CONNECTIONS_PER_TENANT)
+        .map(|n| from(n % 3, &mallory))
+        .collect();
+    for (raw, stream) in &mut held {
+        assert_eq!(
+            raw.ended(*stream, Duration::from_millis(200)),
+            Ended::NotYet
+        );
+    }
+    let (mut more, stream) = from(4, &mallory);
+    assert_eq!(more.ended(stream, SOON), Ended::Refused);
+    let took = more.closes(SOON).unwrap();
+    assert!(took < STRANGER_TIME, "{took:?}");
+    // Others have theirs; also at an address of the tenant's.
+    let (mut other, stream) = from(0, &acme);
+    other.body(stream, &http2::message(&[]), true).unwrap();
+    assert_eq!(other.ended(stream, SOON), Ended::Answered);
+    // A connection that proves another tenant's token gives its place back.
+    let (raw, _) = &mut held[0];
+    let stream = raw.header(LIST, Some(&acme)).unwrap();
+    raw.body(stream, &http2::message(&[]), true).unwrap();
+    assert_eq!(raw.ended(stream, SOON), Ended::Answered);
+    let (mut again, stream) = from(4, &mallory);
+    again.body(stream, &http2::message(&[]), true).unwrap();
+    assert_eq!(again.ended(stream, SOON), Ended::Answered);
+}
+
+#[test]
 fn an_operators_credential_administers_tenants_settings_and_the_audit_log_from_elsewhere() {
     let bed = Testbed::new();
     let server = Certificates::signed_by(&bed, "own");
@@ -623,6 +666,84 @@ fn a_daemon_that_cant_serve_there_says_why_and_does_not_start() {
     }
 }
 
+/// Runs `tollgate` with the contexts of this directory; its exit status, and what it prints.
+fn in_context(config: &Path, line: &str) -> (i32, String) {
+    let mut command = Command::new(program("tollgate"));
+    command.args(line.split(' ')).env("XDG_CONFIG_HOME", config);
+    command.env_remove("TOLLGATE_SOCKET");
+    let said = command.output().unwrap();
+    let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+    (said.status.code().unwrap(), text)
+}
+
+#[test]
+fn an_operator_upgrades_from_elsewhere_and_names_no_program() {
+    let bed = Testbed::new();
+    let server = Certificates::signed_by(&bed, "own");
+    // The successor is at the same address.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = free.local_addr().unwrap();
+    drop(free);
+    let (certificate, key) = (&server.certificate, &server.key);
+    let admin = format!("listen = '{at}'\ncertificate = {certificate:?}\nkey = {key:?}");
+    let mut hosted = Hosted::start(&bed, &admin);
+    let acme = hosted.daemon.tenant("acme");
+    let deploy = hosted.daemon.ok("credential add deploy --operator");
+    let deploy = deploy.trim();
+    let first = hosted.daemon.pid();
+    // Not even a file of the daemon's host, which needn't exist on the operator's.
+    for line in [
+        "upgrade --binary /opt/tollgated".to_owned(),
+        format!("upgrade --binary {}", program("tollgated").display()),
+    ] {
+        let refused = hosted.tollgate(&server.ca, &line, Some(deploy));
+        assert_eq!(refused.code, 7, "{line}: {refused}");
+        let named = line.rsplit(' ').next().unwrap();
+        let words = format!("can't name \"{named}\": leave the program out, or upgrade as root");
+        assert!(refused.err.contains(&words), "{line}: {refused}");
+        let file = hosted.daemon.token_file(deploy);
+        let here = format!("{line} --token-file {}", file.display());
+        let refused = hosted.daemon.run(&here);
+        assert_eq!(refused.code, 7, "on the host, with the token: {refused}");
+    }
+    hosted.daemon.follow();
+    assert_eq!(hosted.daemon.pid(), first, "nothing took over");
+    // By an address that is typed, and by a context.
+    let done = hosted.tollgate(&server.ca, "upgrade --json", Some(deploy));
+    assert_eq!(done.code, 0, "{done}");
+    let done: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    hosted.daemon.follow();
+    let second = hosted.daemon.pid();
+    assert_ne!(second, first);
+    assert_eq!(done["to"]["pid"], second, "{done}");
+    let config = bed.path("config");
+    let token = hosted.daemon.token_file(deploy);
+    let there = |token: &Path| {
+        let (ca, token) = (server.ca.display(), token.display());
+        format!("--endpoint https://{at} --ca {ca} --token-file {token}")
+    };
+    for (name, token) in [
+        ("acme", &hosted.daemon.token_file(&acme)),
+        ("operator", &token),
+    ] {
+        let add = format!("context add {name} {}", there(token));
+        assert_eq!(in_context(&config, &add), (0, String::new()));
+    }
+    let (code, said) = in_context(&config, "--context operator upgrade");
+    assert_eq!(code, 0, "{said}");
+    hosted.daemon.follow();
+    let third = hosted.daemon.pid();
+    assert!(![first, second].contains(&third), "{said}");
+    // A context in use gives way to an address that is typed.
+    let (code, said) = in_context(&config, &format!("upgrade {}", there(&token)));
+    assert_eq!(code, 0, "{said}");
+    hosted.daemon.follow();
+    assert_ne!(hosted.daemon.pid(), third, "{said}");
+    let audit = hosted.daemon.ok("audit show --last 3");
+    let by_it = "operator credential deploy: daemon-upgrade";
+    assert_eq!(audit.matches(by_it).count(), 3, "{audit}");
+}
+
 #[test]
 fn a_context_has_the_address_and_commands_of_the_host_refuse_it() {
     let bed = Testbed::new();
@@ -630,16 +751,7 @@ fn a_context_has_the_address_and_commands_of_the_host_refuse_it() {
     let hosted = Hosted::with_tls(&bed, &server, "");
     let acme = hosted.daemon.tenant("acme");
     let config = bed.path("config");
-    let tollgate = |line: &str| {
-        let mut command = Command::new(program("tollgate"));
-        command
-            .args(line.split(' '))
-            .env("XDG_CONFIG_HOME", &config);
-        command.env_remove("TOLLGATE_SOCKET");
-        let said = command.output().unwrap();
-        let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
-        (said.status.code().unwrap(), text)
-    };
+    let tollgate = |line: &str| in_context(&config, line);
     let token = hosted.daemon.token_file(&acme);
     let (ca, at) = (server.ca.display(), hosted.at);
     let add = format!(
@@ -655,6 +767,12 @@ fn a_context_has_the_address_and_commands_of_the_host_refuse_it() {
     let (code, listed) = tollgate("credential list");
     assert_eq!((code, &*listed), (0, "default  owner\n"));
     let (code, refused) = tollgate("upgrade");
+    assert_eq!(code, 7, "{refused}");
+    assert!(
+        refused.contains("which may not send UpgradeDaemon"),
+        "{refused}"
+    );
+    let (code, refused) = tollgate("check");
     assert_eq!(code, 3, "{refused}");
     assert!(
         refused.contains("works on a daemon's host only"),

@@ -185,6 +185,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-policy-macros", &["tollgate-schema"], &[]),
     ("policy-null", &["tollgate-policy"], &[]),
     ("policy-acl", &["tollgate-policy"], &[]),
+    ("policy-hotel-acl", &["tollgate-policy"], &[]),
     ("policy-spin", &["tollgate-policy"], &[]),
     ("policy-witness", &["tollgate-policy"], &[]),
     ("policy-rate-limit", &["tollgate-policy"], &[]),

@@ -91,6 +91,12 @@ export function abort(message: string | null, file: string | null, line: u32, co
   unreachable();
 }
 
+/**
+ * Types of a field that the configuration names: an entry { "config": "NAME" } of the manifest's `fields` stands for the
+ * paths in the list NAME of the configuration, so the schema decides what they are.
+ */
+export enum FieldType { Absent = 0, Bool = 2, Int = 3, Uint = 4, Float = 5, Double = 6, Text = 7, Bytes = 8, Enum = 9 }
+
 /** A call, reduced to the fields and metadata keys that the manifest declares. */
 export class Call {
   constructor(
@@ -106,6 +112,12 @@ export class Call {
     if (field >= this.fieldCount) throw new Error(`the manifest declares no field ${field}`);
     return load<u32>(this.entry(field)) != 0;
   }
+
+  /**
+   * The type of a field that the configuration names, which tells its getter; `Absent` if it is absent or withheld. Of a
+   * field that the manifest itself names it is 1: its author knows the type.
+   */
+  type(field: u32): FieldType { return this.has(field) ? load<u32>(this.entry(field)) : FieldType.Absent; }
 
   uint(field: u32): u64 { return load<u64>(this.present(field), 8); }
   /** A signed integer or enum. */

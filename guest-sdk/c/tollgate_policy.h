@@ -137,6 +137,20 @@ static inline bool tg_string(const tg_call *call, uint32_t field, tg_bytes *valu
     return true;
 }
 
+// Types of a field that the configuration names: an entry { "config": "NAME" } of the manifest's `fields` stands for the
+// paths in the list NAME of the configuration, so the schema decides what they are.
+typedef enum {
+    TG_TYPE_ABSENT = 0, TG_TYPE_BOOL = 2, TG_TYPE_INT = 3, TG_TYPE_UINT = 4, TG_TYPE_FLOAT = 5, TG_TYPE_DOUBLE = 6,
+    TG_TYPE_STRING = 7, TG_TYPE_BYTES = 8, TG_TYPE_ENUM = 9,
+} tg_type;
+
+// The type of such a field, which tells its getter; 0 if it is absent or withheld. Of a field that the manifest itself
+// names it is 1: its author knows the type.
+static inline tg_type tg_type_of(const tg_call *call, uint32_t field) {
+    const uint8_t *entry = tg_entry(call, field);
+    return entry ? (tg_type)tg_word(entry) : TG_TYPE_ABSENT;
+}
+
 // How many values a metadata key has: none if it is absent or withheld.
 static inline uint32_t tg_value_count(const tg_call *call, uint32_t entry) {
     const uint8_t *words = tg_entry(call, entry);

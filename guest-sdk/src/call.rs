@@ -3,11 +3,14 @@
 //! ```text
 //!   0 total length u32 | 4 field count u32
 //!   then per field, and per metadata key, 16 bytes: present u32 | len u32 | value u64
+//!   (a field that the configuration names has its type instead of 1 in `present`)
 //!   then the bytes of strings and bytes fields, and the values of metadata keys, each: len u32 | bytes
 //! ```
 //!
 //! The view comes from the host, which a policy must trust anyway. An inconsistent view still
 //! panics, so the call fails closed; it never looks like an absent field.
+
+use crate::Value;
 
 /// A call, reduced to the fields that the manifest declares.
 ///
@@ -73,6 +76,13 @@ impl<'a> Call<'a> {
     /// A double field.
     pub fn double(&self, field: u32) -> Option<f64> {
         Some(f64::from_bits(self.uint(field)?))
+    }
+
+    /// A field that the configuration names, with the type that the schema gives it.
+    #[inline]
+    pub fn value(&self, field: u32) -> Option<Value<'a>> {
+        let entry = self.entry(field)?;
+        Some(Value::of(self.view, entry))
     }
 
     /// The values of a metadata key; none if it is absent or the operator withholds it.

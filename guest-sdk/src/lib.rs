@@ -21,6 +21,7 @@ pub mod rt;
 pub mod table;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+mod value;
 mod verdict;
 mod wasm;
 
@@ -29,6 +30,7 @@ pub use config::json_object;
 pub use effects::{Effect, Effects, NewValue, Route};
 pub use names::NameSet;
 pub use tollgate_policy_macros::policy;
+pub use value::Value;
 pub use verdict::{Status, Verdict};
 #[doc(hidden)]
 pub use wasm::log_panics;

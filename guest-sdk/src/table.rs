@@ -19,6 +19,29 @@ use crate::state;
 const WAYS: usize = 8;
 const WAY_BYTES: usize = 24;
 
+/// A key that consists of several values, each of which may be missing.
+#[derive(Clone, Debug, Default)]
+pub struct Key(Vec<u8>);
+
+impl Key {
+    /// Forgets all values.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Appends a value. No two lists of values have the same bytes.
+    pub fn push(&mut self, value: Option<&[u8]>) {
+        let len = value.map_or(u32::MAX, |value| value.len() as u32);
+        self.0.extend_from_slice(&len.to_le_bytes());
+        self.0.extend_from_slice(value.unwrap_or_default());
+    }
+
+    /// The key, for [`Table::update`].
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// A key's record; `[0, 0]` for a new key.
 pub type Record = [u64; 2];
 

@@ -34,7 +34,7 @@
 
 use std::time::Duration;
 
-use crate::{Call, Effect, Effects, NewValue, Policy, Status, Verdict};
+use crate::{Call, Effect, Effects, NewValue, Policy, Status, Verdict, value};
 
 pub use host::{counter, gauge, histogram, log, set_now_ms, set_state_room};
 
@@ -63,10 +63,16 @@ pub enum Field<'a> {
 
 /// Writes the view of these fields, like the host.
 pub fn view(fields: &[Field<'_>]) -> Vec<u8> {
+    view_with(fields, 0..0)
+}
+
+/// Writes the view of these fields, like the host. Those in `typed` are fields that the
+/// configuration names, so their entries have their types.
+pub fn view_with(fields: &[Field<'_>], typed: std::ops::Range<usize>) -> Vec<u8> {
     let mut data_at = 8 + 16 * fields.len();
     let mut data = Vec::new();
     let mut view = Vec::new();
-    for field in fields {
+    for (at, field) in fields.iter().enumerate() {
         let (len, value) = match *field {
             Field::Absent => (0, 0),
             Field::Int(value) => (0, value.cast_unsigned()),
@@ -81,7 +87,9 @@ pub fn view(fields: &[Field<'_>]) -> Vec<u8> {
         };
         let present = match field {
             Field::Values(values) => values.len() as u32,
-            field => u32::from(*field != Field::Absent),
+            Field::Absent => 0,
+            field if typed.contains(&at) => field.tag(),
+            _ => 1,
         };
         view.extend(present.to_le_bytes());
         view.extend((len as u32).to_le_bytes());
@@ -141,6 +149,10 @@ pub struct HookInfo {
     pub reads: &'static [FieldInfo],
     /// The fields that it may change.
     pub changes: &'static [FieldInfo],
+    /// Lists of the configuration whose fields it reads, after `reads`.
+    pub read_lists: &'static [&'static str],
+    /// Lists of the configuration whose fields it may change, after `changes`.
+    pub change_lists: &'static [&'static str],
     /// The metadata keys that it reads, in the order of the view.
     pub metadata: Keys,
     /// The metadata keys that it may change.
@@ -234,6 +246,8 @@ pub struct Desk<P> {
     /// The keys that the configuration lists, for policies that leave keys to it: `metadata`, then
     /// `metadata_changes`.
     keys: [Vec<String>; 2],
+    /// The configuration's lists of fields.
+    lists: Vec<(&'static str, Vec<&'static str>)>,
 }
 
 impl<P: Policy + Described> Desk<P> {
@@ -252,8 +266,30 @@ impl<P: Policy + Described> Desk<P> {
     /// The policy's own message about its configuration.
     pub fn beside(config: &str) -> Result<Desk<P>, String> {
         let policy = P::configure(config.as_bytes())?;
-        let keys = Default::default();
-        Ok(Desk { policy, keys })
+        Ok(Desk {
+            policy,
+            keys: Default::default(),
+            lists: Vec::new(),
+        })
+    }
+
+    /// Repeats a list of fields of the configuration, for a policy that takes fields from it: the
+    /// test bench doesn't parse configurations. A call's values for them have the type of the
+    /// [`Field`]; those that a test doesn't give are absent.
+    #[must_use]
+    pub fn with_list(mut self, name: &'static str, paths: &[&'static str]) -> Desk<P> {
+        self.lists.push((name, paths.to_vec()));
+        self
+    }
+
+    /// The paths of some of the configuration's lists.
+    fn paths(&self, lists: &[&str]) -> Vec<&'static str> {
+        let paths = |name: &&str| {
+            let mut given = self.lists.iter();
+            let given = given.find(|(given, _)| given == name);
+            given.map_or(Vec::new(), |(_, paths)| paths.clone())
+        };
+        lists.iter().flat_map(paths).collect()
     }
 
     /// Repeats the configuration's `metadata` and `metadata_changes`, for a policy that leaves keys
@@ -291,10 +327,11 @@ impl<P: Policy + Described> Desk<P> {
         metadata: &[(&str, &[u8])],
     ) -> Answer {
         let (index, entry) = find::<P>(method);
-        let [keys, changes] = &self.keys;
-        let view = view_of(&entry.request, method, fields, metadata, keys);
+        let hook = &entry.request;
+        let (reads, changes) = (self.paths(hook.read_lists), self.paths(hook.change_lists));
+        let view = view_of(hook, method, fields, metadata, (&reads, &self.keys[0]));
         let verdict = self.policy.request(&Call::new(index, &view));
-        answer(verdict, &entry.request, changes)
+        answer(verdict, hook, (&changes, &self.keys[1]))
     }
 
     /// Requests a verdict on a reply.
@@ -316,10 +353,11 @@ impl<P: Policy + Described> Desk<P> {
         metadata: &[(&str, &[u8])],
     ) -> Answer {
         let (index, entry) = find::<P>(method);
-        let [keys, changes] = &self.keys;
-        let view = view_of(&entry.reply, method, fields, metadata, keys);
+        let hook = &entry.reply;
+        let (reads, changes) = (self.paths(hook.read_lists), self.paths(hook.change_lists));
+        let view = view_of(hook, method, fields, metadata, (&reads, &self.keys[0]));
         let verdict = self.policy.reply(&Call::new(index, &view));
-        answer(verdict, &entry.reply, changes)
+        answer(verdict, hook, (&changes, &self.keys[1]))
     }
 }
 
@@ -351,14 +389,15 @@ fn view_of(
     method: &str,
     given: &[(&str, Field<'_>)],
     metadata: &[(&str, &[u8])],
-    configured: &[String],
+    (lists, configured): (&[&'static str], &[String]),
 ) -> Vec<u8> {
     assert!(
         hook.judged,
         "the policy has no hook for this direction of {method}"
     );
     for (path, _) in given {
-        let known = hook.reads.iter().any(|field| field.path == *path);
+        let is_declared = hook.reads.iter().any(|field| field.path == *path);
+        let known = is_declared || lists.contains(path);
         assert!(known, "the policy doesn't read `{path}` of {method}");
     }
     let mut fields: Vec<Field<'_>> = hook
@@ -376,19 +415,37 @@ fn view_of(
             },
         )
         .collect();
+    let typed = fields.len()..fields.len() + lists.len();
+    let value = |path: &&str| given.iter().find(|(given, _)| given == path);
+    let values = lists.iter().map(value);
+    fields.extend(values.map(|given| given.map_or(Field::Absent, |(_, value)| *value)));
     let keys = hook.metadata.names(configured);
-    let lists: Vec<Vec<&[u8]>> = keys
+    let values: Vec<Vec<&[u8]>> = keys
         .iter()
         .map(|key| {
             let pairs = metadata.iter().filter(|(found, _)| found == key);
             pairs.map(|(_, value)| *value).collect()
         })
         .collect();
-    fields.extend(lists.iter().map(|values| Field::Values(values)));
-    view(&fields)
+    fields.extend(values.iter().map(|values| Field::Values(values)));
+    view_with(&fields, typed)
 }
 
 impl Field<'_> {
+    /// The type of a field that the configuration names.
+    fn tag(&self) -> u32 {
+        match self {
+            Field::Absent | Field::Values(_) => 0,
+            Field::Bool(_) => value::BOOL,
+            Field::Int(_) => value::INT,
+            Field::Uint(_) => value::UINT,
+            Field::Float(_) => value::FLOAT,
+            Field::Double(_) => value::DOUBLE,
+            Field::Text(_) => value::TEXT,
+            Field::Bytes(_) => value::BYTES,
+        }
+    }
+
     fn kind(&self) -> Option<Kind> {
         Some(match self {
             Field::Absent | Field::Values(_) => return None,
@@ -415,7 +472,11 @@ impl Field<'_> {
     }
 }
 
-fn answer(verdict: Verdict<'_>, hook: &HookInfo, configured: &[String]) -> Answer {
+fn answer(
+    verdict: Verdict<'_>,
+    hook: &HookInfo,
+    configured: (&[&'static str], &[String]),
+) -> Answer {
     match verdict {
         Verdict::Allow => Answer::Allow,
         Verdict::Deny(status, message) => Answer::Deny(status, message.into_owned()),
@@ -433,12 +494,16 @@ fn answer(verdict: Verdict<'_>, hook: &HookInfo, configured: &[String]) -> Answe
     }
 }
 
-fn done(effects: &Effects, hook: &HookInfo, configured: &[String]) -> Done {
+fn done(
+    effects: &Effects,
+    hook: &HookInfo,
+    (lists, configured): (&[&'static str], &[String]),
+) -> Done {
     let keys = hook.metadata_changes.names(configured);
     let mut done = Done::default();
     for effect in effects.iter() {
         match effect {
-            Effect::Field(field, value) => done.fields.push(changed(*field, value, hook)),
+            Effect::Field(field, value) => done.fields.push(changed(*field, value, hook, lists)),
             Effect::Metadata(key, value) => {
                 let key = keys[*key as usize].to_owned();
                 done.metadata.push((key, value.clone()));
@@ -451,8 +516,15 @@ fn done(effects: &Effects, hook: &HookInfo, configured: &[String]) -> Done {
     done
 }
 
-fn changed(field: u32, value: &NewValue, hook: &HookInfo) -> (&'static str, Changed) {
-    let FieldInfo { path, kind, .. } = hook.changes[field as usize];
+fn changed(
+    field: u32,
+    value: &NewValue,
+    hook: &HookInfo,
+    lists: &[&'static str],
+) -> (&'static str, Changed) {
+    let Some(FieldInfo { path, kind, .. }) = hook.changes.get(field as usize).copied() else {
+        return (lists[field as usize - hook.changes.len()], untyped(value));
+    };
     let value = match (value, kind) {
         (NewValue::Clear, _) => Changed::Clear,
         (NewValue::Bits(bits), Kind::Int) => Changed::Int(bits.cast_signed()),
@@ -466,6 +538,18 @@ fn changed(field: u32, value: &NewValue, hook: &HookInfo) -> (&'static str, Chan
         (NewValue::Bytes(bytes), _) => Changed::Bytes(bytes.clone()),
     };
     (path, value)
+}
+
+/// The new value of a field that the configuration names: its type isn't known.
+fn untyped(value: &NewValue) -> Changed {
+    match value {
+        NewValue::Clear => Changed::Clear,
+        NewValue::Bits(bits) => Changed::Uint(*bits),
+        NewValue::Bytes(bytes) => match String::from_utf8(bytes.clone()) {
+            Ok(text) => Changed::Text(text),
+            Err(_) => Changed::Bytes(bytes.clone()),
+        },
+    }
 }
 
 /// The host functions, natively. They enforce the daemon's default limits.

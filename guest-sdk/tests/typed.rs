@@ -10,7 +10,7 @@ use tollgate_policy::rt::Runtime;
 use tollgate_policy::testing::{
     Answer, Changed, Desk, Done, Field, counter, gauge, histogram, log, set_state_room,
 };
-use tollgate_policy::{Call, Level, Policy, Route, Status, Verdict, policy, state};
+use tollgate_policy::{Call, Level, Policy, Route, Status, Value, Verdict, policy, state};
 
 /// Reads everything, and changes what a test asks for.
 #[derive(Default)]
@@ -408,5 +408,93 @@ mod configured {
         };
         assert_eq!(desk.reply_with("a.B/C", &[], &pairs), changed(Some(b"1")));
         assert_eq!(desk.reply("a.B/C", &[]), changed(None));
+    }
+}
+
+mod lists {
+    use super::*;
+
+    /// Reads and changes the fields that its configuration lists, besides one of its own.
+    struct Configured {
+        lists: Lists,
+        saw: String,
+    }
+
+    #[policy(name = "configured", proto = "tests/desk.proto")]
+    impl Configured {
+        fn configure(config: &[u8]) -> Result<Configured, String> {
+            let [first, second] = config else {
+                return Err("two digits".to_owned());
+            };
+            let lists = Lists {
+                first: u32::from(first - b'0'),
+                second: u32::from(second - b'0'),
+            };
+            Ok(Configured {
+                lists,
+                saw: String::new(),
+            })
+        }
+
+        fn lists(&self) -> Lists {
+            self.lists
+        }
+
+        #[request(
+            "desk.Desk/Ask",
+            reads(name, config(first), config(second: string)),
+            changes(config(second: string), config(first)),
+            metadata("x-user")
+        )]
+        fn ask(&mut self, ask: &mut Whole<'_>) -> Verdict<'_> {
+            let first: Vec<_> = ask.first_all().collect();
+            let user = ask.metadata_x_user();
+            self.saw = format!("{} {first:?} {user:?}", ask.name());
+            for at in 0..self.lists.second {
+                if let Some(text) = ask.second(at).and_then(|value| value.text()) {
+                    ask.set_second_bytes(at, text.to_uppercase().as_bytes());
+                }
+            }
+            if let Some(Value::Uint(number)) = first.first().copied().flatten() {
+                ask.set_first_bits(0, number + 1);
+            }
+            if self.lists.first > 1 {
+                ask.clear_first(1);
+            }
+            Verdict::Allow
+        }
+    }
+
+    #[test]
+    fn fields_of_the_configuration_have_their_places_and_types() {
+        let desk = Desk::<Configured>::new("21").unwrap();
+        let desk = desk.with_list("first", &["a.count", "b"]);
+        let mut desk = desk.with_list("second", &["c"]);
+        let fields = [
+            ("name", Field::Text("Ada")),
+            ("a.count", Field::Uint(7)),
+            ("c", Field::Text("low")),
+        ];
+        let metadata: [(&str, &[u8]); 1] = [("x-user", b"u")];
+        let answer = desk.request_with("desk.Desk/Ask", &fields, &metadata);
+        let expected = vec![
+            ("c", Changed::Text("LOW".to_owned())),
+            ("a.count", Changed::Uint(8)),
+            ("b", Changed::Clear),
+        ];
+        assert_eq!(answer, Answer::Change(expected));
+        assert_eq!(desk.policy().saw, "Ada [Some(Uint(7)), None] Some(\"u\")");
+        let mut none = Desk::<Configured>::new("00").unwrap();
+        let answer = none.request_with("desk.Desk/Ask", &[("name", Field::Text("Bob"))], &metadata);
+        assert_eq!(answer, Answer::Allow);
+        assert_eq!(none.policy().saw, "Bob [] Some(\"u\")");
+    }
+
+    #[test]
+    #[should_panic(expected = "the configuration's list has fewer fields")]
+    fn a_place_behind_a_list_is_no_field() {
+        let view = tollgate_policy::testing::view(&[Field::Text("Ada"), Field::Values(&[])]);
+        let lists = Lists::default();
+        let _none = Whole::new(&Call::new(0, &view), lists).first(0);
     }
 }

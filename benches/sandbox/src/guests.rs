@@ -102,7 +102,7 @@ pub struct Guests {
     pub host: Host,
     /// `policies-wasm/null`.
     pub null: Policy,
-    /// `policies-wasm/acl`.
+    /// `policies-wasm/hotel-acl`.
     pub acl: Policy,
     limits: TenantLimits,
 }
@@ -120,7 +120,7 @@ impl Guests {
         let host = host.map_err(|error| error.to_string())?;
         Ok(Guests {
             null: load(&host, "null")?,
-            acl: load(&host, "acl")?,
+            acl: load(&host, "hotel_acl")?,
             // A batch of such host calls needs more than a call's default.
             limits: TenantLimits {
                 fuel_per_call: 35_000_000,
@@ -209,8 +209,9 @@ fn load(host: &Host, name: &str) -> Result<Policy, String> {
     let file = directory()?.join(format!("{name}.wasm"));
     let wasm = std::fs::read(&file).map_err(|error| {
         format!(
-            "cannot read {}: {error}; build it: cargo build --profile policy --target wasm32-unknown-unknown -p policy-{name}",
-            file.display()
+            "cannot read {}: {error}; build it: cargo build --profile policy --target wasm32-unknown-unknown -p policy-{}",
+            file.display(),
+            name.replace('_', "-")
         )
     })?;
     host.load(&wasm).map_err(|error| error.to_string())

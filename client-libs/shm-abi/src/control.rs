@@ -30,7 +30,7 @@ const BACKLOG: i32 = 128;
 /// The bytes of ancillary data for [`MAX_PACKET_FDS`] descriptors.
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_PACKET_FDS));
 
-/// The socket for applications and operators.
+/// The socket for applications.
 #[derive(Debug)]
 pub struct ControlListener {
     fd: OwnedFd,

@@ -10,7 +10,7 @@ use syn::{Error, Ident, ItemImpl, LitStr, Result};
 
 use crate::keys::Keys;
 use crate::resolve::{self, Field, Fields, Proto, Type};
-use crate::spec::{self, Direction, HookFn, Spec};
+use crate::spec::{self, Direction, HookFn, List, Spec};
 
 /// A hook with its fields resolved.
 struct Hook {
@@ -38,6 +38,7 @@ pub(crate) fn policy(
     let entries = entries(&hooks)?;
     let manifest = manifest(&spec, &hooks, &entries)?;
     let views = views(&hooks)?;
+    let lists = lists(&hooks);
     let constants = constants(&spec);
     let policy = implementation(&spec, &block, &hooks, &entries);
     let described = described(&block, &hooks, &entries);
@@ -49,6 +50,7 @@ pub(crate) fn policy(
     Ok(quote! {
         #block
         #constants
+        #lists
         #(#views)*
         #policy
         #described
@@ -95,10 +97,35 @@ fn check(spec: &Spec, block: &ItemImpl, hooks: &[Hook]) -> Result<()> {
             _ => {}
         }
     }
+    let has_lists = hooks.iter().any(|hook| hook.fields.has_lists());
+    match (has_lists, spec::has_function(block, "lists")) {
+        (true, false) => {
+            return Err(Error::new(
+                here,
+                "the configuration has lists of fields: write `fn lists(&self) -> Lists`, which returns their lengths",
+            ));
+        }
+        (false, true) => {
+            return Err(Error::new(
+                here,
+                "`fn lists` exists, but no hook has a list of the configuration: use reads(config(name)) or changes(config(name))",
+            ));
+        }
+        _ => {}
+    }
     for hook in hooks {
         let written = &hook.written;
         let fields = &hook.fields;
-        let changes = !fields.changes.is_empty() || !fields.metadata_changes.is_empty();
+        let changes = fields.changes();
+        if fields.has_lists() && written.is_untyped() {
+            return Err(Error::new(
+                written.view.span(),
+                format!(
+                    "fn {} has fields of the configuration: take its own view type",
+                    written.function
+                ),
+            ));
+        }
         if changes && (written.is_untyped() || !written.by_mut) {
             return Err(Error::new(
                 written.view.span(),
@@ -177,8 +204,7 @@ fn manifest(spec: &Spec, hooks: &[Hook], entries: &[Entry<'_>]) -> Result<String
     manifest.insert("methods".to_owned(), json!(methods));
     let words = |idents: &[Ident]| -> Vec<String> { idents.iter().map(Ident::to_string).collect() };
     let mut capabilities = words(&spec.capabilities);
-    let changes = |f: &Fields| !f.changes.is_empty() || !f.metadata_changes.is_empty();
-    if hooks.iter().any(|h| changes(&h.fields)) {
+    if hooks.iter().any(|h| h.fields.changes()) {
         capabilities.push("change".to_owned());
     }
     for (key, list) in [
@@ -212,12 +238,14 @@ fn entry_json(entry: &Entry<'_>) -> Value {
         let Some(Hook { fields, .. }) = hook else {
             continue;
         };
-        let paths =
-            |fields: &[Field]| -> Vec<String> { fields.iter().map(|f| f.path.clone()).collect() };
-        let keys = |keys: &Keys| keys.listed().into_iter().map(str::to_owned).collect();
+        let items = |fields: &[Field], lists: &[List]| -> Vec<Value> {
+            let paths = fields.iter().map(|field| json!(field.path));
+            paths.chain(lists.iter().map(List::json)).collect()
+        };
+        let keys = |keys: &Keys| keys.listed().into_iter().map(Value::from).collect();
         for (key, list) in [
-            ("fields", paths(&fields.reads)),
-            ("changes", paths(&fields.changes)),
+            ("fields", items(&fields.reads, &fields.read_lists)),
+            ("changes", items(&fields.changes, &fields.change_lists)),
             ("metadata", keys(&fields.metadata)),
             ("metadata_changes", keys(&fields.metadata_changes)),
         ] {
@@ -227,6 +255,57 @@ fn entry_json(entry: &Entry<'_>) -> Value {
         }
     }
     Value::Object(json)
+}
+
+impl Fields {
+    fn has_lists(&self) -> bool {
+        !self.read_lists.is_empty() || !self.change_lists.is_empty()
+    }
+
+    /// Whether it changes something of a call.
+    fn changes(&self) -> bool {
+        let fields = !self.changes.is_empty() || !self.change_lists.is_empty();
+        fields || !self.metadata_changes.is_empty()
+    }
+}
+
+impl List {
+    /// As in the manifest.
+    fn json(&self) -> Value {
+        let name = self.name.to_string();
+        match self.types.is_empty() {
+            true => json!({ "config": name }),
+            false => json!({ "config": name, "types": self.types }),
+        }
+    }
+}
+
+/// The type of the lengths of the configuration's lists, if there are any.
+fn lists(hooks: &[Hook]) -> Option<TokenStream> {
+    let mut names: Vec<&Ident> = Vec::new();
+    for hook in hooks {
+        let fields = &hook.fields;
+        for list in fields.read_lists.iter().chain(&fields.change_lists) {
+            if !names.contains(&&list.name) {
+                names.push(&list.name);
+            }
+        }
+    }
+    (!names.is_empty()).then(|| {
+        quote! {
+            /// The lengths of the configuration's lists of fields.
+            #[allow(non_snake_case, reason = "the configuration chose the names")]
+            #[derive(Clone, Copy, Debug, Default)]
+            struct Lists { #(#names: u32,)* }
+        }
+    })
+}
+
+/// The number of entries before a list: the fields that the author names, and earlier lists.
+fn begin(fields: usize, before: &[List]) -> TokenStream {
+    let fields = fields as u32;
+    let before = before.iter().map(|list| &list.name);
+    quote!(#fields #(+ self.lists.#before)*)
 }
 
 /// `denied` becomes `const DENIED: Counter`.
@@ -295,31 +374,108 @@ fn view(name: &Ident, fields: &Fields) -> Result<TokenStream> {
         }
         taken.push(base);
     }
-    getters.push(fields.metadata.getters(fields.reads.len() as u32));
+    for (list, at) in fields.read_lists.iter().zip(0..) {
+        let base = list.name.to_string();
+        if taken.contains(&base) {
+            return Err(Error::new(
+                list.name.span(),
+                format!(
+                    "a field or metadata key, and a list, of `{name}` would have the same getter `{base}()`"
+                ),
+            ));
+        }
+        let begin = begin(fields.reads.len(), &fields.read_lists[..at]);
+        getters.push(list_getter(list, &begin));
+        taken.push(base);
+    }
+    let before = begin(fields.reads.len(), &fields.read_lists);
+    getters.push(fields.metadata.getters(&before));
     let setters = fields
         .changes
         .iter()
         .zip(0u32..)
         .map(|(field, index)| setter(field, &base_name(field), index));
+    let list_setters = fields.change_lists.iter().zip(0..).map(|(list, at)| {
+        let begin = begin(fields.changes.len(), &fields.change_lists[..at]);
+        list_setter(list, &begin)
+    });
     let key_setters = fields.metadata_changes.setters();
+    let (held, given, taken) = match fields.has_lists() {
+        true => (
+            quote!(lists: Lists,),
+            quote!(, lists: Lists),
+            quote!(lists,),
+        ),
+        false => (quote!(), quote!(), quote!()),
+    };
     Ok(quote! {
         /// A call, reduced to the fields and metadata keys that the policy declares.
         #[allow(dead_code, reason = "a policy need not use all declared fields")]
         struct #name<'a> {
             call: ::tollgate_policy::Call<'a>,
             effects: ::tollgate_policy::Effects,
+            #held
         }
 
         #[allow(dead_code, non_snake_case, clippy::all, reason = "the schema chose the names")]
         impl<'a> #name<'a> {
-            fn new(call: &::tollgate_policy::Call<'a>) -> #name<'a> {
-                #name { call: *call, effects: ::tollgate_policy::Effects::new() }
+            fn new(call: &::tollgate_policy::Call<'a> #given) -> #name<'a> {
+                #name { call: *call, effects: ::tollgate_policy::Effects::new(), #taken }
             }
             #(#getters)*
             #(#setters)*
+            #(#list_setters)*
             #key_setters
         }
     })
+}
+
+/// The getters of a list of the configuration.
+fn list_getter(list: &List, begin: &TokenStream) -> TokenStream {
+    let name = &list.name;
+    let all = format_ident!("{name}_all");
+    let doc = format!(
+        "A field of the configuration's list `{name}`, by its position; `None` if it is absent, or the operator withholds it."
+    );
+    let all_doc = format!("The fields of the configuration's list `{name}`, in its order.");
+    quote! {
+        #[doc = #doc]
+        #[inline]
+        fn #name(&self, at: u32) -> ::core::option::Option<::tollgate_policy::Value<'a>> {
+            assert!(at < self.lists.#name, "the configuration's list has fewer fields");
+            self.call.value((#begin) + at)
+        }
+        #[doc = #all_doc]
+        #[inline]
+        fn #all(&self) -> impl ::core::iter::Iterator<Item = ::core::option::Option<::tollgate_policy::Value<'a>>> + use<'a> {
+            let (call, begin) = (self.call, #begin);
+            (begin..begin + self.lists.#name).map(move |field| call.value(field))
+        }
+    }
+}
+
+/// The setters of a list of the configuration.
+fn list_setter(list: &List, begin: &TokenStream) -> TokenStream {
+    let name = &list.name;
+    let (bytes, bits) = (
+        format_ident!("set_{name}_bytes"),
+        format_ident!("set_{name}_bits"),
+    );
+    let clear = format_ident!("clear_{name}");
+    let of = format!(
+        "a field of the configuration's list `{name}`, by its position, if the verdict is to allow"
+    );
+    let bytes_doc = format!("Sets {of}: a string (as UTF-8) or bytes.");
+    let bits_doc = format!("Sets {of}: a number, bool or enum, as a view has its bits.");
+    let clear_doc = format!("Clears {of}.");
+    quote! {
+        #[doc = #bytes_doc]
+        fn #bytes(&mut self, at: u32, value: &[u8]) { self.effects.bytes((#begin) + at, value); }
+        #[doc = #bits_doc]
+        fn #bits(&mut self, at: u32, value: u64) { self.effects.bits((#begin) + at, value); }
+        #[doc = #clear_doc]
+        fn #clear(&mut self, at: u32) { self.effects.clear((#begin) + at); }
+    }
 }
 
 /// The getter of `stay.in_date` is `stay_in_date()`.
@@ -485,11 +641,18 @@ fn dispatch(hook: &Hook) -> TokenStream {
     if hook.written.is_untyped() {
         return quote! { self.#function(call) };
     }
+    let made = match hook.fields.has_lists() {
+        true => quote!(#view::new(call, self.lists())),
+        false => quote!(#view::new(call)),
+    };
     if !hook.written.by_mut {
-        return quote! { self.#function(&#view::new(call)) };
+        return quote! {
+            let view = #made;
+            self.#function(&view)
+        };
     }
     quote! {
-        let mut view = #view::new(call);
+        let mut view = #made;
         let verdict = self.#function(&mut view);
         verdict.with_effects(view.effects)
     }
@@ -529,9 +692,17 @@ fn described(block: &ItemImpl, hooks: &[Hook], entries: &[Entry<'_>]) -> TokenSt
             let keys = |keys: Option<&Keys>| keys.cloned().unwrap_or_default().described();
             let metadata = keys(hook.map(|h| &h.fields.metadata));
             let metadata_changes = keys(hook.map(|h| &h.fields.metadata_changes));
+            let names = |lists: Option<&[List]>| {
+                let names = lists.unwrap_or_default().iter();
+                let names = names.map(|list| list.name.to_string());
+                quote! { &[#(#names),*] }
+            };
+            let read_lists = names(hook.map(|h| &h.fields.read_lists[..]));
+            let change_lists = names(hook.map(|h| &h.fields.change_lists[..]));
             quote! {
                 ::tollgate_policy::testing::HookInfo {
-                    judged: #judged, reads: #reads, changes: #changes, metadata: #metadata, metadata_changes: #metadata_changes,
+                    judged: #judged, reads: #reads, changes: #changes,
+                    read_lists: #read_lists, change_lists: #change_lists, metadata: #metadata, metadata_changes: #metadata_changes,
                 }
             }
         };

@@ -87,21 +87,20 @@ impl Keys {
         }
     }
 
-    /// The getters; `fields` is the number of fields before the keys.
-    pub(crate) fn getters(&self, fields: u32) -> TokenStream {
+    /// The getters; `fields` is the number of fields before the keys, as an expression.
+    pub(crate) fn getters(&self, fields: &TokenStream) -> TokenStream {
         let Keys::Listed(keys) = self else {
             return quote! {
                 /// The values of a metadata key, by its position in the configuration's list.
                 #[inline]
                 fn metadata(&self, key: u32) -> ::tollgate_policy::Values<'a> {
-                    self.call.values(#fields + key)
+                    self.call.values((#fields) + key)
                 }
             };
         };
-        keys.iter()
-            .zip(fields..)
-            .map(|(key, entry)| getter(key, entry))
-            .collect()
+        let places = (0u32..).map(|index| quote!((#fields) + #index));
+        let keys = keys.iter().zip(places);
+        keys.map(|(key, entry)| getter(key, &entry)).collect()
     }
 
     /// The setters.
@@ -150,7 +149,7 @@ fn is_binary(key: &str) -> bool {
     key.ends_with("-bin")
 }
 
-fn getter(key: &str, entry: u32) -> TokenStream {
+fn getter(key: &str, entry: &TokenStream) -> TokenStream {
     let base = Ident::new(&base_name(key), Span::call_site());
     let values = format_ident!("{base}_values");
     let (ty, first) = match is_binary(key) {

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Each entry of the manifest is written once, beside the code that needs it, and checked against
-//! the schema while the policy compiles: a wrong name is an error at that name. Absent on purpose:
+//! the schema while the policy compiles: a wrong name is an error at that name. Lists of the
+//! configuration are checked by the daemon, against the schemas that it meets. Absent on purpose:
 //! code that runs in the policy, except getters, setters and one `match`.
 
 #![forbid(unsafe_code)]
@@ -45,6 +46,10 @@ use proc_macro::TokenStream;
 ///
 ///     #[request("hotel.Reservation/Cancel", metadata("authorization"), metadata_changes("x-user"))]   // or (*): as configured
 ///     fn cancel(&mut self, request: &mut Cancel<'_>) -> Verdict<'_> { .. }      // .metadata_authorization(), .set_metadata_x_user(..)
+///
+///     #[request("*", reads(config(keys: string, int)), changes(config(remove)))]  // fields that the configuration's lists name
+///     fn any(&mut self, call: &mut Any<'_>) -> Verdict<'_> { .. }               // .keys(0), .keys_all(), .clear_remove(0)
+///     fn lists(&self) -> Lists { .. }                                           // the lengths of those lists
 ///
 ///     #[reply("hotel.Reservation/*")]
 ///     fn others(&mut self, call: &Call<'_>) -> Verdict<'_> { .. }               // `Call`: nothing is read

@@ -7,7 +7,7 @@ use tollgate_schema::spelling::meant;
 use tollgate_schema::{Cardinality, FieldLayout, Kind, MessageLayout, Schema, ServiceLayout};
 
 use crate::keys::Keys;
-use crate::spec::{Direction, FieldPath, HookFn, Spec};
+use crate::spec::{Direction, FieldPath, HookFn, List, Spec};
 
 /// The Rust type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,10 @@ pub(crate) struct Field {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) reads: Vec<Field>,
+    /// Lists of the configuration, whose fields follow.
+    pub(crate) read_lists: Vec<List>,
     pub(crate) changes: Vec<Field>,
+    pub(crate) change_lists: Vec<List>,
     pub(crate) metadata: Keys,
     pub(crate) metadata_changes: Keys,
 }
@@ -94,6 +97,8 @@ pub(crate) fn fields(proto: Option<&Proto>, hook: &HookFn) -> Result<Fields> {
         }
     }
     Ok(Fields {
+        read_lists: hook.reads.lists.clone(),
+        change_lists: hook.changes.lists.clone(),
         metadata: hook.metadata.clone(),
         metadata_changes: hook.metadata_changes.clone(),
         ..resolved.map(|(fields, _)| fields).unwrap_or_default()
@@ -102,7 +107,7 @@ pub(crate) fn fields(proto: Option<&Proto>, hook: &HookFn) -> Result<Fields> {
 
 fn fields_in(proto: Option<&Proto>, hook: &HookFn, pattern: &LitStr) -> Result<Fields> {
     let text = pattern.value();
-    let named = hook.reads.first().or(hook.changes.first());
+    let named = hook.reads.paths.first().or(hook.changes.paths.first());
     let Some((service, method)) = text.split_once('/') else {
         if text != "*" {
             return Err(Error::new(
@@ -158,8 +163,8 @@ fn fields_in(proto: Option<&Proto>, hook: &HookFn, pattern: &LitStr) -> Result<F
         Ok(fields)
     };
     Ok(Fields {
-        reads: all(&hook.reads)?,
-        changes: all(&hook.changes)?,
+        reads: all(&hook.reads.paths)?,
+        changes: all(&hook.changes.paths)?,
         ..Fields::default()
     })
 }

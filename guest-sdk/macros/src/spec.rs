@@ -121,12 +121,111 @@ impl Parse for FieldPath {
     }
 }
 
+/// The fields of a hook: those that the author names, and then lists that the configuration has.
+#[derive(Clone, Default)]
+pub(crate) struct FieldsSpec {
+    pub(crate) paths: Vec<FieldPath>,
+    pub(crate) lists: Vec<List>,
+}
+
+/// A list of fields in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct List {
+    pub(crate) name: Ident,
+    /// The types that its fields may have; empty: all.
+    pub(crate) types: Vec<String>,
+}
+
+/// Types of fields, as the manifest names them.
+const TYPES: [&str; 8] = [
+    "bool", "int", "uint", "float", "double", "string", "bytes", "enum",
+];
+
+/// `(customer_name, stay.in_date, config(mask: string))`, or `(*)` for the list with this name.
+fn fields(input: ParseStream<'_>, star: &str) -> Result<FieldsSpec> {
+    let content;
+    parenthesized!(content in input);
+    let mut fields = FieldsSpec::default();
+    if let Some(token) = content.parse::<Option<Token![*]>>()? {
+        let name = Ident::new(star, token.span());
+        fields.lists.push(List {
+            name,
+            types: Vec::new(),
+        });
+        return match content.is_empty() {
+            true => Ok(fields),
+            false => Err(content.error("`*` must be the only entry")),
+        };
+    }
+    while !content.is_empty() {
+        if content.peek(Ident) && content.peek2(syn::token::Paren) {
+            fields.lists.push(configured(&content, &fields.lists)?);
+        } else {
+            let path: FieldPath = content.parse()?;
+            if !fields.lists.is_empty() {
+                return Err(Error::new(
+                    path.span(),
+                    "fields come before the lists of the configuration",
+                ));
+            }
+            fields.paths.push(path);
+        }
+        if !content.is_empty() {
+            content.parse::<Token![,]>()?;
+        }
+    }
+    Ok(fields)
+}
+
+/// `config(mask)` or `config(mask: string, bytes)`.
+fn configured(input: ParseStream<'_>, before: &[List]) -> Result<List> {
+    let word: Ident = input.parse()?;
+    if word != "config" {
+        return Err(Error::new(
+            word.span(),
+            format!("`{word}(..)` is unknown; a list of the configuration is config(name)"),
+        ));
+    }
+    let content;
+    parenthesized!(content in input);
+    let name: Ident = content.parse()?;
+    if ["absent", "methods"].iter().any(|own| name == own) {
+        return Err(Error::new(
+            name.span(),
+            format!("`{name}` is a key of the configuration that the daemon itself reads"),
+        ));
+    }
+    if before.iter().any(|list| list.name == name) {
+        return Err(Error::new(name.span(), format!("`{name}` is listed twice")));
+    }
+    let mut types = Vec::new();
+    if content.parse::<Option<Token![:]>>()?.is_some() {
+        type Names = Punctuated<Ident, Token![,]>;
+        let names = Names::parse_separated_nonempty_with(&content, Ident::parse_any)?;
+        for ty in names {
+            let text = ty.to_string();
+            if !TYPES.contains(&text.as_str()) {
+                let all = TYPES.join(", ");
+                return Err(Error::new(
+                    ty.span(),
+                    format!("there is no type `{ty}`; there are {all}"),
+                ));
+            }
+            types.push(text);
+        }
+    }
+    match content.is_empty() {
+        true => Ok(List { name, types }),
+        false => Err(content.error("a list is config(name), or config(name: string, bytes)")),
+    }
+}
+
 /// A function with a hook.
 pub(crate) struct HookFn {
     pub(crate) direction: Direction,
     pub(crate) patterns: Vec<LitStr>,
-    pub(crate) reads: Vec<FieldPath>,
-    pub(crate) changes: Vec<FieldPath>,
+    pub(crate) reads: FieldsSpec,
+    pub(crate) changes: FieldsSpec,
     pub(crate) metadata: Keys,
     pub(crate) metadata_changes: Keys,
     pub(crate) function: Ident,
@@ -146,14 +245,18 @@ impl HookFn {
 #[derive(Default)]
 struct HookArguments {
     patterns: Vec<LitStr>,
-    reads: Vec<FieldPath>,
-    changes: Vec<FieldPath>,
+    reads: FieldsSpec,
+    changes: FieldsSpec,
     metadata: Keys,
     metadata_changes: Keys,
 }
 
-impl Parse for HookArguments {
-    fn parse(input: ParseStream<'_>) -> Result<HookArguments> {
+impl HookArguments {
+    fn parse(direction: Direction, input: ParseStream<'_>) -> Result<HookArguments> {
+        let (reads, changes) = match direction {
+            Direction::Request => ("fields", "changes"),
+            Direction::Reply => ("reply_fields", "reply_changes"),
+        };
         let mut arguments = HookArguments::default();
         while !input.is_empty() {
             if input.peek(LitStr) {
@@ -161,8 +264,8 @@ impl Parse for HookArguments {
             } else {
                 let key: Ident = input.parse()?;
                 match key.to_string().as_str() {
-                    "reads" => arguments.reads = list(input)?,
-                    "changes" => arguments.changes = list(input)?,
+                    "reads" => arguments.reads = fields(input, reads)?,
+                    "changes" => arguments.changes = fields(input, changes)?,
                     "metadata" => arguments.metadata = input.parse()?,
                     "metadata_changes" => arguments.metadata_changes = input.parse()?,
                     _ => {
@@ -213,7 +316,8 @@ pub(crate) fn hooks(block: &mut ItemImpl) -> Result<Vec<HookFn>> {
 }
 
 fn hook(direction: Direction, attribute: &Attribute, function: &ImplItemFn) -> Result<HookFn> {
-    let arguments: HookArguments = attribute.parse_args()?;
+    let arguments = attribute
+        .parse_args_with(|input: ParseStream<'_>| HookArguments::parse(direction, input))?;
     let (view, by_mut) = view_type(function)?;
     Ok(HookFn {
         direction,

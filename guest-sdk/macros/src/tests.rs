@@ -104,6 +104,34 @@ fn a_wrong_name_is_an_error_that_names_it_and_what_there_is() {
             "message hotel.EchoMessage has no field `customer_name`; it has payload",
         ),
         (
+            r#"#[request("*", reads(*, coupon))]"#,
+            "`*` must be the only entry",
+        ),
+        (
+            r#"#[request("*", reads(config(keys), coupon))]"#,
+            "fields come before the lists of the configuration",
+        ),
+        (
+            r#"#[request("*", reads(list(keys)))]"#,
+            "`list(..)` is unknown; a list of the configuration is config(name)",
+        ),
+        (
+            r#"#[request("*", reads(config(keys), config(keys)))]"#,
+            "`keys` is listed twice",
+        ),
+        (
+            r#"#[request("*", reads(config(absent)))]"#,
+            "`absent` is a key of the configuration that the daemon itself reads",
+        ),
+        (
+            r#"#[request("*", reads(config(keys: text)))]"#,
+            "there is no type `text`; there are bool, int, uint, float, double, string, bytes, enum",
+        ),
+        (
+            r#"#[request("*", reads(config(keys)))]"#,
+            "the configuration has lists of fields: write `fn lists(&self) -> Lists`, which returns their lengths",
+        ),
+        (
             r#"#[request("hotel.Reservation/Reserve", raeds(coupon))]"#,
             "`raeds` is unknown; a hook has methods as strings, reads(..), changes(..), metadata(..) and metadata_changes(..)",
         ),
@@ -168,7 +196,7 @@ fn functions_that_do_not_fit_are_refused() {
             "`V` has different fields in another function; choose another name",
         ),
         (
-            all,
+            all.clone(),
             &format!(
                 "impl P {{ {RESERVE} fn f(&mut self, v: &V<'_>) {{}} fn tick(&mut self) {{}} }}"
             ),
@@ -178,6 +206,27 @@ fn functions_that_do_not_fit_are_refused() {
             quote!(name = "p", state_version = 2),
             "impl P { #[request(\"*\")] fn f(&mut self, c: &Call<'_>) {} fn save(&mut self) {} }",
             "state_version is set, but `fn restore` doesn't exist",
+        ),
+        (
+            quote!(name = "p"),
+            "impl P { #[request(\"*\", reads(config(keys)))] fn f(&mut self, c: &Call<'_>) {} fn lists(&self) -> Lists {} }",
+            "fn f has fields of the configuration: take its own view type",
+        ),
+        (
+            quote!(name = "p"),
+            "impl P { #[request(\"*\", changes(*))] fn f(&mut self, v: &V<'_>) {} fn lists(&self) -> Lists {} }",
+            "fn f changes fields: take &mut of its own view type",
+        ),
+        (
+            quote!(name = "p"),
+            "impl P { #[request(\"*\")] fn f(&mut self, c: &Call<'_>) {} fn lists(&self) -> Lists {} }",
+            "`fn lists` exists, but no hook has a list of the configuration: use reads(config(name)) or changes(config(name))",
+        ),
+        (
+            all.clone(),
+            "impl P { #[request(\"hotel.Reservation/Reserve\", reads(coupon, config(coupon)))] fn f(&mut self, v: &V<'_>) {} \
+             fn lists(&self) -> Lists {} }",
+            "a field or metadata key, and a list, of `V` would have the same getter `coupon()`",
         ),
         (
             quote!(name = "p", stateless_replies = true),
@@ -219,11 +268,7 @@ fn the_manifest_is_what_the_functions_say() {
         state_version = 3,
         stateless_replies = true
     );
-    let code = expand(arguments, block).unwrap();
-    let literal = code.split("export ! (P , ").nth(1).unwrap();
-    let literal = literal.split(") ;").next().unwrap();
-    let manifest: syn::LitStr = syn::parse_str(literal).unwrap();
-    let manifest: serde_json::Value = serde_json::from_str(&manifest.value()).unwrap();
+    let manifest = manifest(&expand(arguments, block).unwrap());
     assert_eq!(
         manifest,
         serde_json::json!({
@@ -240,5 +285,46 @@ fn the_manifest_is_what_the_functions_say() {
             "counters": ["a", "b"], "histograms": ["c"], "capabilities": ["state", "clock", "change"],
             "state": { "version": 3, "stateless_replies": true }
         })
+    );
+}
+
+/// The manifest in the code.
+fn manifest(code: &str) -> serde_json::Value {
+    let literal = code.split("export ! (P , ").nth(1).unwrap();
+    let literal = literal.split(") ;").next().unwrap();
+    let manifest: syn::LitStr = syn::parse_str(literal).unwrap();
+    serde_json::from_str(&manifest.value()).unwrap()
+}
+
+#[test]
+fn lists_of_the_configuration_follow_the_fields() {
+    let block = r#"impl P {
+        #[request("hotel.Reservation/Reserve", reads(coupon, config(keys: string, int), config(rest)), changes(config(rest)))]
+        fn f(&mut self, v: &mut V<'_>) -> Verdict<'_> {}
+        #[request("*", reads(*))]
+        fn g(&mut self, v: &W<'_>) -> Verdict<'_> {}
+        #[reply("*", reads(*), changes(*))]
+        fn h(&mut self, v: &mut X<'_>) -> Verdict<'_> {}
+        fn lists(&self) -> Lists {}
+    }"#;
+    let code = expand(quote!(name = "p", proto = "hotel.proto"), block).unwrap();
+    assert_eq!(
+        manifest(&code)["methods"],
+        serde_json::json!([
+            {
+                "method": "hotel.Reservation/Reserve",
+                "fields": ["coupon", {"config": "keys", "types": ["string", "int"]}, {"config": "rest"}],
+                "changes": [{"config": "rest"}]
+            },
+            {
+                "method": "*",
+                "fields": [{"config": "fields"}],
+                "reply_fields": [{"config": "reply_fields"}], "reply_changes": [{"config": "reply_changes"}]
+            }
+        ])
+    );
+    assert_eq!(
+        manifest(&code)["capabilities"],
+        serde_json::json!(["change"])
     );
 }

@@ -84,9 +84,9 @@ impl View<'_, '_, '_> {
             at = self.emit.add(self.image, off);
         }
         self.require_set(field.guard, at, absent);
-        let present = self.emit.constant(1);
+        let present = self.emit.constant(field.present.into());
         match field.leaf {
-            Leaf::Bytes { utf8 } => self.bytes(at, field.at, utf8, end, write, place),
+            Leaf::Bytes { utf8 } => self.bytes(at, field, utf8, end, write, place),
             leaf => {
                 let value = self.scalar(at, field.at, leaf);
                 self.emit.jump(write, &[present, value, end]);
@@ -143,21 +143,22 @@ impl View<'_, '_, '_> {
         }
     }
 
-    /// Copies the value whose slot is at `at + slot` and jumps to `write`.
+    /// Copies the field's value, whose slot is in the struct at `at`, and jumps to `write`.
     fn bytes(
         &mut self,
         at: Value,
-        slot: u32,
+        field: &Field,
         utf8: bool,
         end: Value,
         write: cranelift_codegen::ir::Block,
         place: Place,
     ) {
-        let slot = self.emit.load(types::I64, at, slot);
+        let slot = self.emit.load(types::I64, at, field.at);
         let (off, len) = self.emit.halves(slot);
-        // {present 1, len} as one word.
+        // {present, len} as one word.
         let high = self.emit.builder.ins().ishl_imm_u(len, 32);
-        let first = self.emit.builder.ins().bor_imm_u(high, 1);
+        let present = i64::from(field.present);
+        let first = self.emit.builder.ins().bor_imm_u(high, present);
         let (some, inline, extent) = (
             self.emit.block(0),
             self.emit.block(0),

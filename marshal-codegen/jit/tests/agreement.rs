@@ -10,6 +10,7 @@ use common::{Random, Subject, leaves, malformed, nested, scalar, schema, subject
 use proptest::prelude::*;
 use std::sync::{Arc, LazyLock};
 use tollgate_jit::{Codec, CompileError, Compiled, CompiledWire, Projector, compile, compile_wire};
+use tollgate_marshal::projection::{FieldTypes, Wanted};
 use tollgate_marshal::{Fault, MAX_EXTENTS, Program, Projection, interpreter};
 use tollgate_schema::prost_reflect::{DynamicMessage, Kind as ProtoKind, Value};
 use tollgate_schema::{Cardinality, Kind, Layouts, MessageId};
@@ -190,7 +191,16 @@ proptest! {
                 .into_iter()
                 .map(|path| (path, random.chance(percent)))
                 .collect();
-            let projection = Projection::new_granted(&subject.layouts, subject.id, &paths).unwrap();
+            // Fields that a configuration names differ in the first word of their entries.
+            let wanted: Vec<_> = paths
+                .iter()
+                .map(|(path, granted)| Wanted {
+                    accepts: random.chance(50).then(|| FieldTypes::of_bits(u32::MAX)),
+                    ..Wanted::declared(path, *granted)
+                })
+                .collect();
+            let typed: Vec<bool> = wanted.iter().map(|wanted| wanted.accepts.is_some()).collect();
+            let projection = Projection::of_wanted(&subject.layouts, subject.id, &wanted).unwrap();
             let projector = Projector::of(projection.with_spare(spare).unwrap());
             // A spare entry looks like one that isn't granted.
             paths.extend(vec![(String::new(), false); spare]);
@@ -201,7 +211,12 @@ proptest! {
             interpreter::accept(&subject.program, &mut image, parts.inline.len()).unwrap();
             let [reference, machine] = project_both(&projector, &image, &[]);
             prop_assert_eq!(&reference, &machine);
-            prop_assert_eq!(reference.unwrap(), expected_granted(&message, &paths));
+            let mut view = reference.unwrap();
+            for (at, _) in typed.iter().enumerate().filter(|(_, typed)| **typed) {
+                let present = &mut view[8 + 16 * at];
+                *present = (*present).min(1);
+            }
+            prop_assert_eq!(view, expected_granted(&message, &paths));
 
             // On bytes that nobody has validated, too.
             random.spoil(&mut image);

@@ -407,7 +407,7 @@ fn project_field(
     };
     let u32_in = |at| u32_at(image, at).ok_or(FaultCode::Truncated);
     let mut entry = [0; ENTRY_LEN];
-    entry[0] = 1;
+    entry[..4].copy_from_slice(&field.present.to_le_bytes());
     let value = match field.leaf {
         Leaf::Bool => u64::from(*image.get(at).ok_or(FaultCode::Truncated)?),
         Leaf::I32 => u32_in(at)?.cast_signed() as i64 as u64,

@@ -27,7 +27,7 @@ use tollgate_schema::{
 use crate::bytes::{is_utf8, put, u32_at};
 use crate::guard::Guard;
 use crate::limits::MAX_CHANGES;
-use crate::projection::{self, Field, ProjectError};
+use crate::projection::{self, Field, ProjectError, Wanted};
 use crate::{FaultCode, MAX_DEPTH, MAX_EXTENTS, MAX_MESSAGE};
 
 /// A slot's `off` with both bits set: the value is that of the change with the number in the low
@@ -38,7 +38,8 @@ const MARK: u32 = EXTENT_FLAG | 0x4000_0000;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Patch {
     root: MessageId,
-    fields: Vec<(String, Field)>,
+    /// `None`: the message type lacks the field.
+    fields: Vec<(String, Option<Field>)>,
 }
 
 /// One change.
@@ -139,6 +140,12 @@ pub enum PatchError {
         /// The path.
         field: String,
     },
+    /// The message's type lacks the field, which its policy's configuration allows.
+    #[error("field {field:?} can't be set: the method's message has no such field")]
+    Lacking {
+        /// The path.
+        field: String,
+    },
     /// The result would be too long.
     #[error("the changed message would have {len} bytes, the limit is {MAX_MESSAGE}")]
     TooLarge {
@@ -164,21 +171,33 @@ impl Patch {
         root: MessageId,
         paths: &[impl AsRef<str>],
     ) -> Result<Patch, ProjectError> {
+        let all: Vec<_> = paths
+            .iter()
+            .map(|path| Wanted::declared(path.as_ref(), true))
+            .collect();
+        Patch::of_wanted(layouts, root, &all)
+    }
+
+    /// Resolves paths, some of which may come from a configuration.
+    pub fn of_wanted(
+        layouts: &Layouts,
+        root: MessageId,
+        paths: &[Wanted<'_>],
+    ) -> Result<Patch, ProjectError> {
         if paths.len() > MAX_CHANGES {
             return Err(ProjectError::TooManyFields {
                 count: paths.len(),
                 limit: MAX_CHANGES,
             });
         }
-        let fields = paths
-            .iter()
-            .map(|path| {
-                let path = path.as_ref();
-                let field = projection::resolve(layouts, root, path)?;
-                Ok((path.to_owned(), field))
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Patch { root, fields })
+        let fields = paths.iter().map(|wanted| {
+            let field = projection::resolve_wanted(layouts, root, wanted)?;
+            Ok((wanted.path.to_owned(), field))
+        });
+        Ok(Patch {
+            root,
+            fields: fields.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Writes `image` with `changes` into `out`, and replaces its content; after an error the
@@ -212,6 +231,10 @@ impl Patch {
                 return Err(PatchError::Twice { field });
             }
             seen |= 1 << change.field;
+            let Some(field) = field else {
+                lack(path, change.value)?;
+                continue;
+            };
             let target = Target::new(layouts, path, field);
             moved |= target.poke(out, change.value, MARK | number)?;
         }
@@ -227,13 +250,23 @@ impl Patch {
         Rebuild::new(layouts, image, inline_len, extents, changes, out).run(self.root)
     }
 
-    fn field(&self, index: u32) -> Result<(&str, &Field), PatchError> {
+    fn field(&self, index: u32) -> Result<(&str, Option<&Field>), PatchError> {
         let found = self.fields.get(index as usize);
         let (path, field) = found.ok_or(PatchError::UnknownField {
             index,
             count: self.fields.len(),
         })?;
-        Ok((path, field))
+        Ok((path, field.as_ref()))
+    }
+}
+
+/// A change of a field that the message type lacks: it is unset already.
+fn lack(path: &str, value: NewValue<'_>) -> Result<(), PatchError> {
+    match value {
+        NewValue::Clear => Ok(()),
+        _ => Err(PatchError::Lacking {
+            field: path.to_owned(),
+        }),
     }
 }
 

@@ -8,7 +8,7 @@
 //!  0  u32  total length of the view in bytes
 //!  4  u32  number of fields
 //!  8  per declared field, 16 bytes:
-//!       +0  u32  present: 0 or 1
+//!       +0  u32  present: 0 or 1; for a path from a configuration its type instead of 1
 //!       +4  u32  length in bytes, for string and bytes; else 0
 //!       +8  u64  value: integers sign- or zero-extended, enum as a sign-extended i32, bool 0 or 1,
 //!                float its bits in the low half, double its bits, string and bytes their offset in the view
@@ -26,9 +26,15 @@
 //! Spare entries may follow the fields' entries. They count as fields and are all zero. A caller
 //! that shows a policy more than the message holds fills them in.
 //!
+//! A module that is built for a schema knows the types of its fields. One that gets its paths from
+//! a configuration doesn't, so the entry of such a path has the field's type ([`FieldType::tag`]).
+//!
 //! Absent: repeated fields, maps, and whole messages. Attaching a policy fails if one of its paths
 //! names such a field.
 
+use std::fmt;
+
+use tollgate_schema::spelling::did_you_mean;
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
 
 use crate::bytes::u32_at;
@@ -65,6 +71,123 @@ pub struct Field {
     pub place: (MessageId, u16),
     /// Without a grant the field is always absent, and no message on its path is read.
     pub granted: bool,
+    /// The first word of its entry if it is present: 1, or the tag of its type.
+    pub present: u32,
+}
+
+/// A path that is to be resolved.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'p> {
+    /// Names with dots between them.
+    pub path: &'p str,
+    /// See [`Field::granted`].
+    pub granted: bool,
+    /// For a path from a configuration: the types that it may have. Its entry has the type.
+    pub accepts: Option<FieldTypes>,
+    /// A message type without this field is no error: there the field is always absent.
+    pub may_lack: bool,
+}
+
+impl<'p> Wanted<'p> {
+    /// A path that the policy's author has written.
+    pub fn declared(path: &'p str, granted: bool) -> Wanted<'p> {
+        Wanted {
+            path,
+            granted,
+            accepts: None,
+            may_lack: false,
+        }
+    }
+}
+
+/// The type of a field, as policies know it. The numbers are those of the policy ABI: 1 is no type,
+/// but the first word of a declared field's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the variants are named after types")]
+pub enum FieldType {
+    Bool = 2,
+    Int = 3,
+    Uint = 4,
+    Float = 5,
+    Double = 6,
+    String = 7,
+    Bytes = 8,
+    Enum = 9,
+}
+
+impl FieldType {
+    /// All types, by their tags.
+    pub const ALL: [FieldType; 8] = [
+        FieldType::Bool,
+        FieldType::Int,
+        FieldType::Uint,
+        FieldType::Float,
+        FieldType::Double,
+        FieldType::String,
+        FieldType::Bytes,
+        FieldType::Enum,
+    ];
+
+    /// The type of a field of this kind; `None` for a message.
+    pub fn of(kind: Kind) -> Option<FieldType> {
+        Some(match kind {
+            Kind::Bool => FieldType::Bool,
+            Kind::I32 | Kind::I64 => FieldType::Int,
+            Kind::U32 | Kind::U64 => FieldType::Uint,
+            Kind::F32 => FieldType::Float,
+            Kind::F64 => FieldType::Double,
+            Kind::String => FieldType::String,
+            Kind::Bytes => FieldType::Bytes,
+            Kind::Enum => FieldType::Enum,
+            Kind::Message(_) => return None,
+        })
+    }
+
+    /// Its number in the entry of a view.
+    pub fn tag(self) -> u32 {
+        self as u32
+    }
+
+    /// Its name in a manifest.
+    pub fn name(self) -> &'static str {
+        match self {
+            FieldType::Bool => "bool",
+            FieldType::Int => "int",
+            FieldType::Uint => "uint",
+            FieldType::Float => "float",
+            FieldType::Double => "double",
+            FieldType::String => "string",
+            FieldType::Bytes => "bytes",
+            FieldType::Enum => "enum",
+        }
+    }
+}
+
+/// A set of types: one bit per [`FieldType::tag`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldTypes(u32);
+
+impl FieldTypes {
+    /// The set with these bits; others are ignored.
+    pub fn of_bits(bits: u32) -> FieldTypes {
+        let known = FieldType::ALL.iter();
+        FieldTypes(bits & known.fold(0, |bits, one| bits | 1 << one.tag()))
+    }
+
+    /// Whether the type is in the set.
+    pub fn contains(self, one: FieldType) -> bool {
+        self.0 & 1 << one.tag() != 0
+    }
+}
+
+impl fmt::Display for FieldTypes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = FieldType::ALL.into_iter();
+        let names: Vec<_> = all.filter(|one| self.contains(*one)).collect();
+        let names: Vec<_> = names.into_iter().map(FieldType::name).collect();
+        f.write_str(&names.join(", "))
+    }
 }
 
 /// A message on the path to a leaf.
@@ -101,7 +224,7 @@ pub enum Leaf {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProjectError {
     /// A name on the path is no field of its message.
-    #[error("field {path:?}: message {message} has no field {field:?}")]
+    #[error("field {path:?}: message {message} has no field {field:?}{meant}")]
     UnknownField {
         /// The whole path.
         path: String,
@@ -109,6 +232,36 @@ pub enum ProjectError {
         message: String,
         /// The missing name.
         field: String,
+        /// `; did you mean ...?`, or nothing.
+        meant: String,
+    },
+    /// A name on the path is that of a oneof. Its members are fields of the message.
+    #[error(
+        "field {path:?}: {message}.{oneof} is a oneof; name one of its members without it: {members}"
+    )]
+    Oneof {
+        /// The whole path.
+        path: String,
+        /// The message's full name.
+        message: String,
+        /// The oneof.
+        oneof: String,
+        /// Its members, with commas between them.
+        members: String,
+    },
+    /// A field has a type that the policy doesn't take.
+    #[error("field {path:?}: {message}.{field} is of type {found}; the policy takes {accepts}")]
+    WrongType {
+        /// The whole path.
+        path: String,
+        /// The message's full name.
+        message: String,
+        /// The field.
+        field: String,
+        /// Its type.
+        found: &'static str,
+        /// The types that the policy takes.
+        accepts: FieldTypes,
     },
     /// A field on the path is repeated or a map.
     #[error(
@@ -178,26 +331,33 @@ impl Projection {
         root: MessageId,
         paths: &[(impl AsRef<str>, bool)],
     ) -> Result<Projection, ProjectError> {
+        let all: Vec<_> = paths
+            .iter()
+            .map(|(path, granted)| Wanted::declared(path.as_ref(), *granted))
+            .collect();
+        Projection::of_wanted(layouts, root, &all)
+    }
+
+    /// Resolves paths, some of which may come from a configuration.
+    pub fn of_wanted(
+        layouts: &Layouts,
+        root: MessageId,
+        paths: &[Wanted<'_>],
+    ) -> Result<Projection, ProjectError> {
         if paths.len() > MAX_VIEW_FIELDS {
             return Err(ProjectError::TooManyFields {
                 count: paths.len(),
                 limit: MAX_VIEW_FIELDS,
             });
         }
-        let fields = paths
-            .iter()
-            .map(|(path, granted)| {
-                let field = resolve(layouts, root, path.as_ref())?;
-                Ok(Field {
-                    granted: *granted,
-                    ..field
-                })
-            })
-            .collect::<Result<_, _>>()?;
+        let fields = paths.iter().map(|wanted| {
+            let field = resolve_wanted(layouts, root, wanted)?;
+            Ok(field.unwrap_or_else(|| lacking(root)))
+        });
         Ok(Projection {
             root,
             root_size: layouts.get(root).size,
-            fields,
+            fields: fields.collect::<Result<_, _>>()?,
             spare: 0,
         })
     }
@@ -287,12 +447,55 @@ pub(crate) fn is_set(guard: Guard, image: &[u8], at: usize) -> Result<bool, Faul
     })
 }
 
-/// Resolves one path to a field that may be copied or changed.
-pub(crate) fn resolve(
+/// The place of a field that a message type lacks: always absent.
+fn lacking(root: MessageId) -> Field {
+    Field {
+        hops: Vec::new(),
+        at: 0,
+        leaf: Leaf::Bool,
+        guard: Guard::None,
+        place: (root, 0),
+        granted: false,
+        present: 0,
+    }
+}
+
+/// Resolves a path, and checks its type; `None` if the message lacks the field and may.
+pub(crate) fn resolve_wanted(
     layouts: &Layouts,
     root: MessageId,
-    path: &str,
-) -> Result<Field, ProjectError> {
+    wanted: &Wanted<'_>,
+) -> Result<Option<Field>, ProjectError> {
+    let field = match resolve(layouts, root, wanted.path) {
+        Err(ProjectError::UnknownField { .. }) if wanted.may_lack => return Ok(None),
+        other => other?,
+    };
+    let granted = wanted.granted;
+    let Some(accepts) = wanted.accepts else {
+        return Ok(Some(Field { granted, ..field }));
+    };
+    let (message, index) = field.place;
+    let message = layouts.get(message);
+    let leaf = &message.fields[usize::from(index)];
+    let found = FieldType::of(leaf.kind);
+    let Some(found) = found.filter(|found| accepts.contains(*found)) else {
+        return Err(ProjectError::WrongType {
+            path: wanted.path.to_owned(),
+            message: message.name.clone(),
+            field: leaf.name.clone(),
+            found: found.map_or("message", FieldType::name),
+            accepts,
+        });
+    };
+    Ok(Some(Field {
+        granted,
+        present: found.tag(),
+        ..field
+    }))
+}
+
+/// Resolves one path to a field that may be copied or changed.
+fn resolve(layouts: &Layouts, root: MessageId, path: &str) -> Result<Field, ProjectError> {
     let mut hops = Vec::new();
     let mut id = root;
     let mut names = path.split('.').peekable();
@@ -341,6 +544,7 @@ pub(crate) fn resolve(
             guard,
             place: (id, index),
             granted: true,
+            present: 1,
         });
     }
     unreachable!("split yields at least one name, and the last one returns")
@@ -353,10 +557,26 @@ fn named<'l>(
 ) -> Result<(u16, &'l FieldLayout), ProjectError> {
     let (path, message_name) = (path.to_owned(), message.name.clone());
     let Some(index) = message.fields.iter().position(|f| f.name == name) else {
+        let oneof = message.oneofs.iter().position(|oneof| oneof.name == name);
+        if let Some(oneof) = oneof {
+            let is_member = |field: &&FieldLayout| matches!(field.cardinality, Cardinality::Oneof { index } if index as usize == oneof);
+            let members = message.fields.iter().filter(is_member);
+            let members: Vec<_> = members.map(|field| field.name.as_str()).collect();
+            return Err(ProjectError::Oneof {
+                path,
+                message: message_name,
+                oneof: name.to_owned(),
+                members: members.join(", "),
+            });
+        }
+        // Any letter is near to any other.
+        let names = message.fields.iter().map(|field| field.name.as_str());
+        let names = names.filter(|_| name.len() > 2);
         return Err(ProjectError::UnknownField {
             path,
             message: message_name,
             field: name.to_owned(),
+            meant: did_you_mean(name, names),
         });
     };
     let field = &message.fields[index];

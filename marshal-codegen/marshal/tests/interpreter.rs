@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 use tollgate_marshal::interpreter::{accept, gather, project};
 use tollgate_marshal::limits::{MAX_VIEW, MAX_VIEW_FIELDS};
+use tollgate_marshal::projection::{FieldType, FieldTypes, Wanted};
 use tollgate_marshal::{FaultCode, MAX_EXTENTS, ProjectError, Projection};
 use tollgate_schema::dynamic::read_block;
 use tollgate_schema::prost_reflect::{DynamicMessage, prost::Message};
@@ -124,6 +125,102 @@ fn a_view_has_the_documented_bytes() {
     assert_eq!(view[len], 0xaa);
 }
 
+/// A path that a configuration names.
+fn configured(path: &str) -> Wanted<'_> {
+    Wanted {
+        accepts: Some(FieldTypes::of_bits(u32::MAX)),
+        ..Wanted::declared(path, true)
+    }
+}
+
+#[test]
+fn a_view_has_the_types_of_configured_fields() {
+    let all = subject(&schema("everything.proto"), "everything.Scalars");
+    let json = r#"{"fDouble":1,"fFloat":1,"fInt32":1,"fUint64":1,"fBool":true,"fString":"x","fBytes":"eA==","fMood":2}"#;
+    let block = all.parts(&all.parse(json), |_| false).inline;
+    let paths = [
+        ("f_double", FieldType::Double),
+        ("f_float", FieldType::Float),
+        ("f_int32", FieldType::Int),
+        ("f_sfixed64", FieldType::Int),
+        ("f_uint64", FieldType::Uint),
+        ("f_fixed32", FieldType::Uint),
+        ("f_bool", FieldType::Bool),
+        ("f_string", FieldType::String),
+        ("f_bytes", FieldType::Bytes),
+        ("f_mood", FieldType::Enum),
+    ];
+    let views = [true, false].map(|is_configured| {
+        let wanted = paths.map(|(path, _)| match is_configured {
+            true => configured(path),
+            false => Wanted::declared(path, true),
+        });
+        let projection = Projection::of_wanted(&all.layouts, all.id, &wanted).unwrap();
+        let mut view = vec![0; 512];
+        let len = project(&projection, &block, &[], &mut view).unwrap();
+        view.truncate(len);
+        view
+    });
+    let [mut typed, declared] = views;
+    for (at, (path, ty)) in paths.iter().enumerate() {
+        let present = &mut typed[8 + 16 * at..][..4];
+        assert_eq!(present, ty.tag().to_le_bytes(), "{path}");
+        present.copy_from_slice(&1u32.to_le_bytes());
+    }
+    assert_eq!(typed, declared, "nothing else differs");
+}
+
+#[test]
+fn a_configured_field_of_another_type_is_refused_and_one_that_is_missing_may_be_absent() {
+    let request = subject(&schema("hotel.proto"), "hotel.ReserveRequest");
+    let resolve =
+        |wanted: Wanted<'_>| Projection::of_wanted(&request.layouts, request.id, &[wanted]);
+    let texts = Some(FieldTypes::of_bits(
+        1 << FieldType::String.tag() | 1 << FieldType::Bytes.tag(),
+    ));
+    let text = |path| Wanted {
+        accepts: texts,
+        ..configured(path)
+    };
+    assert!(resolve(text("customer_name")).is_ok());
+    assert_eq!(
+        resolve(text("room_count")).unwrap_err().to_string(),
+        "field \"room_count\": hotel.ReserveRequest.room_count is of type uint; the policy takes string, bytes"
+    );
+    let lax = |path| Wanted {
+        may_lack: true,
+        ..text(path)
+    };
+    for path in ["guest", "stay.nights"] {
+        let block = request.parts(&request.parse(r#"{"customerName":"Ada"}"#), |_| false);
+        let projection = resolve(lax(path)).unwrap();
+        let mut view = [0xaa; 24];
+        assert_eq!(project(&projection, &block.inline, &[], &mut view), Ok(24));
+        assert_eq!(view[8..], [0; 16], "{path}");
+    }
+    // Only a missing field may be absent.
+    for path in ["room_count", "stay", "hotel_ids", "coupon.length"] {
+        assert!(resolve(lax(path)).is_err(), "{path}");
+    }
+}
+
+#[test]
+fn a_oneof_is_no_field_and_its_members_are() {
+    let choices = subject(&schema("everything.proto"), "everything.Choices");
+    let resolve = |path: &str| Projection::new(&choices.layouts, choices.id, &[path]);
+    assert_eq!(
+        resolve("second").unwrap_err().to_string(),
+        "field \"second\": everything.Choices.second is a oneof; name one of its members without it: mood, share, node"
+    );
+    assert!(matches!(
+        resolve("second.mood").unwrap_err(),
+        ProjectError::Oneof { .. }
+    ));
+    for path in ["mood", "share", "node.name"] {
+        assert!(resolve(path).is_ok(), "{path}");
+    }
+}
+
 #[test]
 fn a_projected_extent_is_found_where_the_caller_put_it_and_is_checked() {
     let leaf = subject(&schema("everything.proto"), "everything.Leaf");
@@ -186,6 +283,10 @@ fn a_path_that_can_not_be_projected_is_refused_by_name() {
         (
             "name",
             "field \"name\": message hotel.ReserveRequest has no field \"name\"",
+        ),
+        (
+            "custmer_name",
+            "field \"custmer_name\": message hotel.ReserveRequest has no field \"custmer_name\"; did you mean \"customer_name\"?",
         ),
         (
             "stay.",

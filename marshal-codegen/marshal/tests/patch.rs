@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use std::sync::LazyLock;
 use tollgate_marshal::interpreter::{accept, decode, encode, gather};
 use tollgate_marshal::limits::MAX_CHANGES;
+use tollgate_marshal::projection::Wanted;
 use tollgate_marshal::{
     Change, FaultCode, MAX_EXTENTS, MAX_MESSAGE, NewValue, Patch, PatchError, Patched, ProjectError,
 };
@@ -414,6 +415,32 @@ fn a_list_of_changes_is_checked_as_a_whole() {
     let node = subject(&schema("everything.proto"), "everything.Node");
     let array = Patch::new(&node.layouts, node.id, &["children.name"]).unwrap_err();
     assert!(matches!(array, ProjectError::Repeated { .. }));
+}
+
+/// A configuration may allow for messages without a field.
+#[test]
+fn a_field_that_the_message_lacks_can_be_cleared_and_not_set() {
+    let leaf = subject(&schema("everything.proto"), "everything.Leaf");
+    let wanted = ["nothing", "name"].map(|path| Wanted {
+        may_lack: true,
+        ..Wanted::declared(path, true)
+    });
+    let patch = Patch::of_wanted(&leaf.layouts, leaf.id, &wanted).unwrap();
+    let block = leaf.parts(&leaf.parse(r#"{"name":"x"}"#), |_| false).inline;
+    let apply = |changes: &[Change<'_>]| {
+        let mut out = Vec::new();
+        let patched = patch.apply(&leaf.layouts, &block, block.len(), &[], changes, &mut out);
+        patched.map(|_| out)
+    };
+    assert_eq!(apply(&[set(0, NewValue::Clear)]), Ok(block.clone()));
+    let both = apply(&[set(0, NewValue::Clear), set(1, NewValue::Clear)]);
+    assert!(both.is_ok_and(|out| out.len() < block.len()));
+    for value in [NewValue::Bits(1), NewValue::Bytes(b"x")] {
+        assert_eq!(
+            apply(&[set(0, value)]).unwrap_err().to_string(),
+            "field \"nothing\" can't be set: the method's message has no such field"
+        );
+    }
 }
 
 #[test]

@@ -1,35 +1,49 @@
-//! Logs some reservations, and counts all of them.
+//! Logs some calls with the fields that the configuration names, and counts all of them.
 //!
 //! The daemon keeps 64 lines between two collections, so a busy service is sampled: `percent` of
 //! all calls are logged, evenly spread.
 
 #![forbid(unsafe_code)]
 
+use std::fmt::Write as _;
+
 use serde::Deserialize;
-use tollgate_policy::{Level, Verdict, json_object, log, policy};
+use serde::de::IgnoredAny;
+use tollgate_policy::{Level, Value, Verdict, json_object, log, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
     percent: f64,
     #[serde(default)]
-    names: bool,
+    fields: Vec<String>,
+    #[serde(default)]
+    reply_fields: Vec<String>,
+    #[serde(default)]
+    measure: Vec<String>,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    methods: IgnoredAny,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    absent: IgnoredAny,
 }
 
 /// How many calls of a million are logged, and with which fields.
 pub struct AccessLog {
     per_million: u64,
-    names: bool,
+    fields: Vec<String>,
+    reply_fields: Vec<String>,
+    measure: u32,
     /// The accumulated fraction of a line, in millionths.
     due: u64,
 }
 
 #[policy(
     name = "access-log",
-    version = "1.0",
-    proto = "../../conformance/proto/hotel.proto",
+    version = "2.0",
     counters(requests, replies, logged),
-    histograms(rooms)
+    histograms(measured)
 )]
 impl AccessLog {
     fn configure(config: &[u8]) -> Result<AccessLog, String> {
@@ -41,50 +55,49 @@ impl AccessLog {
                 config.percent
             ));
         }
+        if config.measure.len() > 1 {
+            let count = config.measure.len();
+            return Err(format!(
+                "measure lists {count} fields; at most 1 is allowed"
+            ));
+        }
         Ok(AccessLog {
             per_million: (config.percent * 10_000.0).round() as u64,
-            names: config.names,
+            fields: config.fields,
+            reply_fields: config.reply_fields,
+            measure: config.measure.len() as u32,
             due: 0,
         })
     }
 
-    #[request("hotel.Reservation/Reserve", reads(customer_name, stay.in_date, stay.out_date, room_count))]
-    fn reserve(&mut self, request: &Reserve<'_>) -> Verdict<'_> {
+    fn lists(&self) -> Lists {
+        Lists {
+            fields: self.fields.len() as u32,
+            measure: self.measure,
+            reply_fields: self.reply_fields.len() as u32,
+        }
+    }
+
+    #[request("*", reads(config(fields), config(measure: int, uint)))]
+    fn request(&mut self, request: &Request<'_>) -> Verdict<'_> {
         REQUESTS.add(1);
         // A field that the operator withholds is left out: logging never refuses a call.
-        if let Some(rooms) = request.room_count_if_granted() {
-            ROOMS.record(rooms.into());
+        match request.measure_all().next().flatten() {
+            Some(Value::Int(number)) => MEASURED.record(number),
+            Some(Value::Uint(number)) => MEASURED.record(number.try_into().unwrap_or(i64::MAX)),
+            _ => {}
         }
         if self.is_due() {
-            let name = request.customer_name_if_granted().filter(|_| self.names);
-            log(
-                Level::Info,
-                &format!(
-                    "Reserve customer={} in={} out={} rooms={}",
-                    name.unwrap_or("-"),
-                    request.stay_in_date().unwrap_or("-"),
-                    request.stay_out_date().unwrap_or("-"),
-                    request
-                        .room_count_if_granted()
-                        .map_or("-".to_owned(), |rooms| rooms.to_string()),
-                ),
-            );
+            log_line("request", &self.fields, request.fields_all());
         }
         Verdict::Allow
     }
 
-    #[reply("hotel.Reservation/Reserve", reads(reservation_id))]
-    fn reserved(&mut self, reply: &Reserved<'_>) -> Verdict<'_> {
+    #[reply("*", reads(*))]
+    fn reply(&mut self, reply: &Reply<'_>) -> Verdict<'_> {
         REPLIES.add(1);
         if self.is_due() {
-            let id = reply.reservation_id_if_granted();
-            log(
-                Level::Info,
-                &format!(
-                    "Reserve reservation={}",
-                    id.map_or("-".to_owned(), |id| id.to_string())
-                ),
-            );
+            log_line("reply", &self.reply_fields, reply.reply_fields_all());
         }
         Verdict::Allow
     }
@@ -100,55 +113,62 @@ impl AccessLog {
     }
 }
 
+/// `request customer_name="Ada" room_count=2 coupon=-`
+fn log_line<'a>(what: &str, paths: &[String], values: impl Iterator<Item = Option<Value<'a>>>) {
+    let mut line = what.to_owned();
+    for (path, value) in paths.iter().zip(values) {
+        let _infallible = match value {
+            None => write!(line, " {path}=-"),
+            Some(value @ (Value::Text(_) | Value::Bytes(_))) => write!(line, " {path}=\"{value}\""),
+            Some(value) => write!(line, " {path}={value}"),
+        };
+    }
+    log(Level::Info, &line);
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use tollgate_policy::testing::{Answer, Desk, Field, counter, histogram, log};
 
-    const METHOD: &str = "hotel.Reservation/Reserve";
-    const CALL: [(&str, Field<'_>); 3] = [
-        ("customer_name", Field::Text("Ada")),
-        ("stay.in_date", Field::Text("2026-05-01")),
+    const METHOD: &str = "a.B/C";
+    const PATHS: [&str; 3] = ["customer_name", "stay.in_date", "room_count"];
+    const CALL: [(&str, Field<'_>); 2] = [
+        ("customer_name", Field::Text("Ada \"x\"\n")),
         ("room_count", Field::Uint(2)),
     ];
 
+    fn desk(percent: u32) -> Desk<AccessLog> {
+        let config = format!(
+            r#"{{"percent": {percent}, "fields": ["customer_name", "stay.in_date", "room_count"],
+                "reply_fields": ["id"], "measure": ["floor"]}}"#
+        );
+        let desk = Desk::new(&config).unwrap().with_list("fields", &PATHS);
+        let desk = desk.with_list("reply_fields", &["id"]);
+        desk.with_list("measure", &["floor"])
+    }
+
     #[test]
     fn a_line_says_what_was_asked_and_answered() {
-        let mut desk = Desk::<AccessLog>::new(r#"{"percent": 100, "names": true}"#).unwrap();
-        assert_eq!(desk.request(METHOD, &CALL), Answer::Allow);
-        desk.reply(METHOD, &[("reservation_id", Field::Uint(17))]);
+        let mut desk = desk(100);
+        let call = [CALL[0], CALL[1], ("floor", Field::Int(-3))];
+        assert_eq!(desk.request(METHOD, &call), Answer::Allow);
+        desk.reply(METHOD, &[("id", Field::Bytes(b"\x01\xff"))]);
         let lines: Vec<String> = log().into_iter().map(|(_, line)| line).collect();
         assert_eq!(
             lines,
             [
-                "Reserve customer=Ada in=2026-05-01 out=- rooms=2",
-                "Reserve reservation=17"
+                "request customer_name=\"Ada \\\"x\\\"\\n\" stay.in_date=- room_count=2",
+                "reply id=\"\\x01\\xff\""
             ]
         );
-        assert_eq!(histogram(0), [2]);
-    }
-
-    #[test]
-    fn names_are_left_out_unless_they_are_wanted_and_granted() {
-        let mut desk = Desk::<AccessLog>::new(r#"{"percent": 100}"#).unwrap();
-        desk.request(METHOD, &CALL);
-        let mut withheld = Desk::<AccessLog>::beside(r#"{"percent": 100, "names": true}"#).unwrap();
-        withheld.request(
-            METHOD,
-            &[
-                ("customer_name", Field::Absent),
-                ("room_count", Field::Absent),
-            ],
-        );
-        let lines: Vec<String> = log().into_iter().map(|(_, line)| line).collect();
-        assert_eq!(lines[0], "Reserve customer=- in=2026-05-01 out=- rooms=2");
-        assert_eq!(lines[1], "Reserve customer=- in=- out=- rooms=-");
+        assert_eq!(histogram(0), [-3]);
     }
 
     #[test]
     fn samples_are_spread_evenly() {
-        let mut desk = Desk::<AccessLog>::new(r#"{"percent": 25}"#).unwrap();
+        let mut desk = desk(25);
         let lines: Vec<usize> = (0..12)
             .map(|_| {
                 desk.request(METHOD, &CALL);

@@ -32,8 +32,7 @@ pub struct ConcurrencyLimit {
 
 #[policy(
     name = "concurrency-limit",
-    version = "1.0",
-    proto = "../../conformance/proto/hotel.proto",
+    version = "2.0",
     counters(limited, forgotten),
     gauges(calls),
     capabilities(clock)
@@ -59,7 +58,7 @@ impl ConcurrencyLimit {
         })
     }
 
-    #[request("hotel.Reservation/*")]
+    #[request("*")]
     fn begin(&mut self, _call: &Call<'_>) -> Verdict<'_> {
         let slot = now_ms() / self.slot_ms;
         self.forget(slot);
@@ -79,7 +78,7 @@ impl ConcurrencyLimit {
         Verdict::Allow
     }
 
-    #[reply("hotel.Reservation/*")]
+    #[reply("*")]
     fn end(&mut self, _call: &Call<'_>) -> Verdict<'_> {
         if let Some((_, count)) = self.begun.front_mut() {
             *count -= 1;

@@ -1,4 +1,4 @@
-//! Sets the priority of calls, by the value of a metadata key or by a field.
+//! Sets the priority of calls, by the value of a metadata key or of a field.
 //!
 //! Only the operator can grant this: higher priority for some calls delays others.
 
@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use tollgate_policy::{Values, Verdict, json_object, policy};
+use serde::de::IgnoredAny;
+use tollgate_policy::{Value, Verdict, json_object, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,23 +18,31 @@ struct Config {
     #[serde(default)]
     values: HashMap<String, u8>,
     #[serde(default)]
-    customers: HashMap<String, u8>,
+    fields: Vec<String>,
+    #[serde(default)]
+    field_values: HashMap<String, u8>,
     #[serde(default)]
     default: Option<u8>,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    methods: IgnoredAny,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    absent: IgnoredAny,
 }
 
 /// Priorities by value.
 pub struct Priority {
     has_key: bool,
     values: HashMap<Vec<u8>, u8>,
-    customers: HashMap<Vec<u8>, u8>,
+    fields: u32,
+    field_values: HashMap<Vec<u8>, u8>,
     default: Option<u8>,
 }
 
 #[policy(
     name = "priority",
-    version = "1.0",
-    proto = "../../conformance/proto/hotel.proto",
+    version = "2.0",
     capabilities(priority),
     counters(raised)
 )]
@@ -51,7 +60,17 @@ impl Priority {
                     .to_owned(),
             );
         }
-        let all = config.values.iter().chain(&config.customers);
+        if config.fields.len() > 1 {
+            let count = config.fields.len();
+            return Err(format!("fields lists {count} fields; at most 1 is allowed"));
+        }
+        if config.fields.is_empty() != config.field_values.is_empty() {
+            return Err(
+                "fields and field_values go together: set the field and its values' priorities"
+                    .to_owned(),
+            );
+        }
+        let all = config.values.iter().chain(&config.field_values);
         let all = all.map(|(value, priority)| (value.as_str(), *priority));
         let default = config.default.map(|priority| ("default", priority));
         if let Some((what, priority)) = all.chain(default).find(|(_, priority)| *priority > 7) {
@@ -68,30 +87,32 @@ impl Priority {
         Ok(Priority {
             has_key: !config.metadata.is_empty(),
             values: bytes(config.values),
-            customers: bytes(config.customers),
+            fields: config.fields.len() as u32,
+            field_values: bytes(config.field_values),
             default: config.default,
         })
     }
 
-    #[request("hotel.Reservation/Reserve", reads(customer_name), metadata(*))]
-    fn reserve(&mut self, request: &Reserve<'_>) -> Verdict<'_> {
-        let name = request.customer_name_if_granted().unwrap_or_default();
-        let by_name = self.customers.get(name.as_bytes()).copied();
-        let values = self.has_key.then(|| request.metadata(0));
-        self.decide(values, by_name)
+    fn lists(&self) -> Lists {
+        Lists {
+            fields: self.fields,
+        }
     }
 
-    #[request("*", metadata(*))]
+    /// Precedence: the metadata's value, the field's value, the default.
+    #[request("*", reads(config(fields: string, bytes, int, uint, bool, enum)), metadata(*))]
     fn any(&mut self, call: &Any<'_>) -> Verdict<'_> {
-        let values = self.has_key.then(|| call.metadata(0));
-        self.decide(values, None)
-    }
-
-    /// Precedence: the metadata's value, the customer's name, the default.
-    fn decide(&mut self, values: Option<Values<'_>>, by_name: Option<u8>) -> Verdict<'_> {
-        let value = values.and_then(Values::first);
+        let value = match self.has_key {
+            true => call.metadata(0).first(),
+            false => None,
+        };
         let by_value = value.and_then(|value| self.values.get(value).copied());
-        match by_value.or(by_name).or(self.default) {
+        let by_field = || {
+            let value = call.fields_all().next().flatten()?;
+            let mut room = [0; Value::NUMBER_BYTES];
+            self.field_values.get(value.key(&mut room)).copied()
+        };
+        match by_value.or_else(by_field).or(self.default) {
             Some(priority) => {
                 RAISED.add(u64::from(priority > 0));
                 Verdict::Allow.with_priority(priority)
@@ -115,9 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn metadata_comes_before_the_name_and_the_default() {
-        let config = r#"{"metadata": ["x-class"], "values": {"gold": 7, "bulk": 0}, "customers": {"Ada": 3}, "default": 1}"#;
+    fn metadata_comes_before_the_field_and_the_default() {
+        let config = r#"{"metadata": ["x-class"], "values": {"gold": 7, "bulk": 0}, "fields": ["name"], "field_values": {"Ada": 3}, "default": 1}"#;
         let desk = Desk::<Priority>::new(config).unwrap();
+        let desk = desk.with_list("fields", &["name"]);
         let mut desk = desk.with_keys(&["x-class"], &[]);
         for (name, class, expected) in [
             ("Ada", Some("gold"), 7),
@@ -131,8 +153,8 @@ mod tests {
                 .iter()
                 .map(|class| ("x-class", class.as_bytes()))
                 .collect();
-            let fields = [("customer_name", Field::Text(name))];
-            let answer = desk.request_with("hotel.Reservation/Reserve", &fields, &pairs);
+            let fields = [("name", Field::Text(name))];
+            let answer = desk.request_with("a.B/C", &fields, &pairs);
             assert_eq!(answer, priority(expected), "{name} {class:?}");
         }
         assert_eq!(desk.request("a.B/C", &[]), priority(1));
@@ -141,7 +163,9 @@ mod tests {
 
     #[test]
     fn without_a_word_a_call_stays_as_it_is() {
-        let mut desk = Desk::<Priority>::new(r#"{"customers": {"Ada": 3}}"#).unwrap();
+        let config = r#"{"fields": ["name"], "field_values": {"Ada": 3}}"#;
+        let desk = Desk::<Priority>::new(config).unwrap();
+        let mut desk = desk.with_list("fields", &["name"]);
         assert_eq!(desk.request("a.B/C", &[]), Answer::Allow);
     }
 
@@ -153,6 +177,10 @@ mod tests {
                 r#"the priority of "default" is 8; 0 to 7 are allowed"#,
             ),
             (r#"{"values": {"a": 1}}"#, "metadata and values go together"),
+            (
+                r#"{"field_values": {"a": 1}}"#,
+                "fields and field_values go together",
+            ),
             (
                 r#"{"metadata": ["a", "b"], "values": {"a": 1}}"#,
                 "lists 2 keys",

@@ -1,13 +1,15 @@
-//! Limits each customer's reservations per window of time, such as an hour or a day.
+//! Limits calls per window of time, such as an hour or a day, and key. A key is made of the values
+//! of fields and metadata keys that the configuration names; without any there is one count.
 //!
-//! Windows begin at multiples of their length since 1970 (UTC), the same for all customers. Counts
+//! Windows begin at multiples of their length since 1970 (UTC), the same for all keys. Counts
 //! are kept in the shared state.
 
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
-use tollgate_policy::table::{Record, Table};
-use tollgate_policy::{Status, Verdict, json_object, now_ms, policy};
+use serde::de::IgnoredAny;
+use tollgate_policy::table::{Key, Record, Table};
+use tollgate_policy::{Status, Value, Verdict, json_object, now_ms, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -16,6 +18,16 @@ struct Config {
     window_s: u32,
     #[serde(default = "default_keys")]
     keys: u32,
+    #[serde(default)]
+    fields: Vec<String>,
+    #[serde(default)]
+    metadata: Vec<String>,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    methods: IgnoredAny,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    absent: IgnoredAny,
 }
 
 fn default_keys() -> u32 {
@@ -27,12 +39,15 @@ pub struct Quota {
     calls: u64,
     window_ms: u64,
     counts: Table,
+    /// The numbers of fields and metadata keys that make the key.
+    fields: u32,
+    metadata: u32,
+    key: Key,
 }
 
 #[policy(
     name = "quota",
-    version = "1.0",
-    proto = "../../conformance/proto/hotel.proto",
+    version = "2.0",
     counters(exceeded),
     capabilities(state, clock)
 )]
@@ -50,11 +65,37 @@ impl Quota {
             calls: config.calls.into(),
             window_ms: u64::from(config.window_s) * 1000,
             counts: Table::new(config.keys)?,
+            fields: config.fields.len() as u32,
+            metadata: config.metadata.len() as u32,
+            key: Key::default(),
         })
     }
 
-    #[request("hotel.Reservation/Reserve", reads(customer_name))]
-    fn reserve(&mut self, request: &Reserve<'_>) -> Verdict<'_> {
+    fn lists(&self) -> Lists {
+        Lists {
+            fields: self.fields,
+        }
+    }
+
+    /// The call's key: the values of the configured fields and metadata keys.
+    fn key(&mut self, request: &Any<'_>) {
+        self.key.clear();
+        for value in request.fields_all() {
+            match value {
+                Some(value) => self
+                    .key
+                    .push(Some(value.key(&mut [0; Value::NUMBER_BYTES]))),
+                None => self.key.push(None),
+            }
+        }
+        for key in 0..self.metadata {
+            self.key.push(request.metadata(key).first());
+        }
+    }
+
+    #[request("*", reads(config(fields: string, bytes, int, uint, bool, enum)), metadata(*))]
+    fn any(&mut self, request: &Any<'_>) -> Verdict<'_> {
+        self.key(request);
         let now = now_ms();
         let window = now / self.window_ms;
         let so_far = |record: &Record| if record[1] == window { record[0] } else { 0 };
@@ -63,14 +104,13 @@ impl Quota {
             *record = [self.calls.min(calls + 1), window];
             calls < self.calls
         };
-        let key = request.customer_name_bytes();
-        match self.counts.update(key, so_far, count) {
+        match self.counts.update(self.key.bytes(), so_far, count) {
             Ok(true) => Verdict::Allow,
             Ok(false) => {
                 EXCEEDED.add(1);
                 let rest_s = (self.window_ms - now % self.window_ms).div_ceil(1000);
                 let message = format!(
-                    "the quota of {} reservations is used up; the next one begins in {rest_s} s",
+                    "the quota of {} calls is used up; the next one begins in {rest_s} s",
                     self.calls
                 );
                 Verdict::deny(Status::RESOURCE_EXHAUSTED, message)
@@ -90,21 +130,23 @@ mod tests {
     use tollgate_policy::testing::{Answer, Desk, Field, counter, set_now_ms};
 
     fn ask(desk: &mut Desk<Quota>, name: &str) -> Answer {
-        desk.request(
-            "hotel.Reservation/Reserve",
-            &[("customer_name", Field::Text(name))],
-        )
+        desk.request("a.B/C", &[("user", Field::Text(name))])
+    }
+
+    fn desk(quota: &str) -> Desk<Quota> {
+        let config = format!(r#"{{"fields": ["user"], {quota}}}"#);
+        Desk::new(&config).unwrap().with_list("fields", &["user"])
     }
 
     #[test]
     fn a_window_has_its_calls_and_the_next_one_too() {
-        let mut desk = Desk::<Quota>::new(r#"{"calls": 2, "window_s": 60}"#).unwrap();
+        let mut desk = desk(r#""calls": 2, "window_s": 60"#);
         set_now_ms(30_000);
         assert_eq!(
             [ask(&mut desk, "Ada"), ask(&mut desk, "Ada")],
             [Answer::Allow, Answer::Allow]
         );
-        let message = "the quota of 2 reservations is used up; the next one begins in 30 s";
+        let message = "the quota of 2 calls is used up; the next one begins in 30 s";
         assert_eq!(
             ask(&mut desk, "Ada"),
             Answer::deny(Status::RESOURCE_EXHAUSTED, message)
@@ -119,7 +161,7 @@ mod tests {
 
     #[test]
     fn no_calls_at_all_is_a_quota() {
-        let mut desk = Desk::<Quota>::new(r#"{"calls": 0, "window_s": 1}"#).unwrap();
+        let mut desk = desk(r#""calls": 0, "window_s": 1"#);
         assert!(!ask(&mut desk, "Ada").passes());
     }
 }

@@ -1,4 +1,5 @@
-//! Limits each customer's reservations per second, with bursts: a token bucket per name.
+//! Limits calls per second, with bursts: a token bucket per key. A key is made of the values of
+//! fields and metadata keys that the configuration names; without any there is one bucket.
 //!
 //! The buckets are in the shared state, so one limit applies to all of the tenant's applications,
 //! and an upgrade or a reload doesn't refill them.
@@ -6,8 +7,9 @@
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
-use tollgate_policy::table::{Record, Table};
-use tollgate_policy::{Status, Verdict, json_object, now_ms, policy};
+use serde::de::IgnoredAny;
+use tollgate_policy::table::{Key, Record, Table};
+use tollgate_policy::{Status, Value, Verdict, json_object, now_ms, policy};
 
 /// Tokens are counted in thousandths.
 const TOKEN: u64 = 1000;
@@ -19,6 +21,16 @@ struct Config {
     burst: u32,
     #[serde(default = "default_keys")]
     keys: u32,
+    #[serde(default)]
+    fields: Vec<String>,
+    #[serde(default)]
+    metadata: Vec<String>,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    methods: IgnoredAny,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    absent: IgnoredAny,
 }
 
 fn default_keys() -> u32 {
@@ -32,12 +44,15 @@ pub struct RateLimit {
     rate: u64,
     capacity: u64,
     buckets: Table,
+    /// The numbers of fields and metadata keys that make the key.
+    fields: u32,
+    metadata: u32,
+    key: Key,
 }
 
 #[policy(
     name = "rate-limit",
-    version = "1.0",
-    proto = "../../conformance/proto/hotel.proto",
+    version = "2.0",
     counters(limited),
     capabilities(state, clock)
 )]
@@ -61,11 +76,37 @@ impl RateLimit {
             rate: (config.per_second * TOKEN as f64) as u64,
             capacity: u64::from(config.burst) * TOKEN,
             buckets: Table::new(config.keys)?,
+            fields: config.fields.len() as u32,
+            metadata: config.metadata.len() as u32,
+            key: Key::default(),
         })
     }
 
-    #[request("hotel.Reservation/Reserve", reads(customer_name))]
-    fn reserve(&mut self, request: &Reserve<'_>) -> Verdict<'_> {
+    fn lists(&self) -> Lists {
+        Lists {
+            fields: self.fields,
+        }
+    }
+
+    /// The call's key: the values of the configured fields and metadata keys.
+    fn key(&mut self, request: &Any<'_>) {
+        self.key.clear();
+        for value in request.fields_all() {
+            match value {
+                Some(value) => self
+                    .key
+                    .push(Some(value.key(&mut [0; Value::NUMBER_BYTES]))),
+                None => self.key.push(None),
+            }
+        }
+        for key in 0..self.metadata {
+            self.key.push(request.metadata(key).first());
+        }
+    }
+
+    #[request("*", reads(config(fields: string, bytes, int, uint, bool, enum)), metadata(*))]
+    fn any(&mut self, request: &Any<'_>) -> Verdict<'_> {
+        self.key(request);
         let now = now_ms();
         let (rate, capacity) = (self.rate, self.capacity);
         let missing = |record: &Record| {
@@ -80,14 +121,13 @@ impl RateLimit {
             }
             enough
         };
-        let key = request.customer_name_bytes();
-        match self.buckets.update(key, missing, take) {
+        match self.buckets.update(self.key.bytes(), missing, take) {
             Ok(true) => Verdict::Allow,
             Ok(false) => {
                 LIMITED.add(1);
                 Verdict::deny(
                     Status::RESOURCE_EXHAUSTED,
-                    "too many reservations for this customer; try again later",
+                    "too many calls; try again later",
                 )
             }
             Err(_) => Verdict::deny(
@@ -104,23 +144,65 @@ mod tests {
     use super::*;
     use tollgate_policy::testing::{Desk, Field, counter, set_now_ms, set_state_room};
 
-    const METHOD: &str = "hotel.Reservation/Reserve";
+    const METHOD: &str = "a.B/C";
+
+    fn desk(limit: &str) -> Desk<RateLimit> {
+        with_fields(Desk::new(&configured(limit)).unwrap())
+    }
+
+    fn configured(limit: &str) -> String {
+        format!(r#"{{"fields": ["user", "floor"], "metadata": ["x-app"], {limit}}}"#)
+    }
+
+    fn with_fields(desk: Desk<RateLimit>) -> Desk<RateLimit> {
+        let desk = desk.with_list("fields", &["user", "floor"]);
+        desk.with_keys(&["x-app"], &[])
+    }
 
     fn passes(desk: &mut Desk<RateLimit>, name: &str) -> bool {
-        desk.request(METHOD, &[("customer_name", Field::Text(name))])
+        desk.request(METHOD, &[("user", Field::Text(name))])
             .passes()
     }
 
     #[test]
+    fn a_key_is_all_its_values() {
+        let mut desk = desk(r#""per_second": 1, "burst": 1"#);
+        let mut passes = |user, floor, app: &str| {
+            let fields = [("user", user), ("floor", floor)];
+            let metadata = [("x-app", app.as_bytes())];
+            desk.request_with(METHOD, &fields, &metadata).passes()
+        };
+        let (ada, none) = (Field::Text("Ada"), Field::Absent);
+        for (user, floor, app) in [
+            (ada, Field::Int(1), "a"),
+            (ada, Field::Int(2), "a"),
+            (ada, Field::Int(1), "b"),
+            (ada, none, "a"),
+            (none, none, "a"),
+            (Field::Text(""), none, "a"),
+        ] {
+            assert!(passes(user, floor, app), "{user:?} {floor:?} {app}");
+            assert!(!passes(user, floor, app), "{user:?} {floor:?} {app}");
+        }
+    }
+
+    #[test]
+    fn without_a_key_all_calls_share_a_bucket() {
+        let mut desk = Desk::<RateLimit>::new(r#"{"per_second": 1, "burst": 1}"#).unwrap();
+        assert!(desk.request("a.B/C", &[]).passes());
+        assert!(!desk.request("a.B/D", &[]).passes());
+    }
+
+    #[test]
     fn a_burst_passes_and_then_the_rate() {
-        let mut desk = Desk::<RateLimit>::new(r#"{"per_second": 2, "burst": 3}"#).unwrap();
+        let mut desk = desk(r#""per_second": 2, "burst": 3"#);
         set_now_ms(1_000_000);
         let burst: Vec<bool> = (0..5).map(|_| passes(&mut desk, "Ada")).collect();
         assert_eq!(burst, [true, true, true, false, false]);
         assert_eq!(counter(0), 2);
         assert!(
             passes(&mut desk, "Bob"),
-            "another customer has a bucket of their own"
+            "another user has a bucket of their own"
         );
         set_now_ms(1_000_499);
         assert!(!passes(&mut desk, "Ada"));
@@ -132,7 +214,7 @@ mod tests {
     /// In any period, at most the burst plus the rate's tokens.
     #[test]
     fn no_second_gets_more_than_it_should() {
-        let mut desk = Desk::<RateLimit>::new(r#"{"per_second": 10, "burst": 5}"#).unwrap();
+        let mut desk = desk(r#""per_second": 10, "burst": 5"#);
         let mut passed = 0;
         for ms in 0..10_000 {
             set_now_ms(ms);
@@ -143,16 +225,16 @@ mod tests {
 
     #[test]
     fn instances_share_the_buckets() {
-        let config = r#"{"per_second": 1, "burst": 1}"#;
-        let mut first = Desk::<RateLimit>::new(config).unwrap();
-        let mut second = Desk::<RateLimit>::beside(config).unwrap();
+        let limit = r#""per_second": 1, "burst": 1"#;
+        let mut first = desk(limit);
+        let mut second = with_fields(Desk::beside(&configured(limit)).unwrap());
         assert!(passes(&mut first, "Ada"));
         assert!(!passes(&mut second, "Ada"));
     }
 
     #[test]
     fn without_room_nothing_passes() {
-        let mut desk = Desk::<RateLimit>::new(r#"{"per_second": 1, "burst": 1}"#).unwrap();
+        let mut desk = desk(r#""per_second": 1, "burst": 1"#);
         set_state_room(0);
         assert!(!passes(&mut desk, "Ada"));
     }

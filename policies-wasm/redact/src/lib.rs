@@ -1,63 +1,89 @@
-//! Hides data that the server doesn't need: masks customers' names and removes coupons.
+//! Hides data that the server doesn't need: masks texts and removes fields of requests.
 
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tollgate_policy::{Verdict, json_object, policy};
 
-/// The changes to requests.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Redact {
-    /// The number of characters of the name that stay; the others become `*`. Without it names are
-    /// unchanged.
-    keep_of_name: Option<usize>,
+struct Config {
     #[serde(default)]
-    remove_coupon: bool,
+    mask: Vec<String>,
+    #[serde(default)]
+    keep: usize,
+    #[serde(default)]
+    remove: Vec<String>,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    methods: IgnoredAny,
+    #[serde(default)]
+    #[expect(dead_code, reason = "the daemon reads it")]
+    absent: IgnoredAny,
 }
 
-#[policy(
-    name = "redact",
-    version = "1.0",
-    proto = "../../conformance/proto/hotel.proto",
-    counters(names, coupons)
-)]
+/// The changes to requests.
+pub struct Redact {
+    mask: u32,
+    /// The number of characters of a masked text that stay; the others become `*`.
+    keep: usize,
+    remove: u32,
+}
+
+#[policy(name = "redact", version = "2.0", counters(masked, removed))]
 impl Redact {
     fn configure(config: &[u8]) -> Result<Redact, String> {
-        let redact: Redact =
+        let config: Config =
             serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
-        if redact.keep_of_name.is_none() && !redact.remove_coupon {
+        if config.mask.is_empty() && config.remove.is_empty() {
             return Err(
-                "there is nothing to redact: set keep_of_name, remove_coupon or both".to_owned(),
+                "there is nothing to redact: list fields in mask, remove or both".to_owned(),
             );
         }
-        Ok(redact)
+        Ok(Redact {
+            mask: config.mask.len() as u32,
+            keep: config.keep,
+            remove: config.remove.len() as u32,
+        })
+    }
+
+    fn lists(&self) -> Lists {
+        Lists {
+            mask: self.mask,
+            remove: self.remove,
+        }
     }
 
     #[request(
-        "hotel.Reservation/Reserve",
-        reads(customer_name, coupon),
-        changes(customer_name, coupon)
+        "*",
+        reads(config(mask: string), config(remove)),
+        changes(config(mask: string), config(remove))
     )]
-    fn reserve(&mut self, request: &mut Reserve<'_>) -> Verdict<'_> {
-        if let Some(keep) = self.keep_of_name {
-            let name = request.customer_name();
-            let masked = mask(name, keep);
-            if masked != name {
-                request.set_customer_name(&masked);
-                NAMES.add(1);
+    fn any(&mut self, request: &mut Any<'_>) -> Verdict<'_> {
+        for at in 0..self.mask {
+            let Some(text) = request.mask(at).and_then(|value| value.text()) else {
+                continue;
+            };
+            let masked = mask(text, self.keep);
+            if masked != text {
+                request.set_mask_bytes(at, masked.as_bytes());
+                MASKED.add(1);
             }
         }
-        if self.remove_coupon && request.coupon_bytes().is_some() {
-            request.clear_coupon();
-            COUPONS.add(1);
+        for at in 0..self.remove {
+            // A field that can't be absent is removed if it isn't zero or empty already.
+            if request.remove(at).is_some() {
+                request.clear_remove(at);
+                REMOVED.add(1);
+            }
         }
         Verdict::Allow
     }
 }
 
-fn mask(name: &str, keep: usize) -> String {
-    let masked = name.chars().enumerate();
+fn mask(text: &str, keep: usize) -> String {
+    let masked = text.chars().enumerate();
     masked
         .map(|(at, c)| if at < keep { c } else { '*' })
         .collect()
@@ -69,38 +95,40 @@ mod tests {
     use super::*;
     use tollgate_policy::testing::{Answer, Changed, Desk, Field, counter};
 
-    fn ask(config: &str, name: &str, coupon: Field<'_>) -> Answer {
-        let mut desk = Desk::<Redact>::new(config).unwrap();
-        let fields = [("customer_name", Field::Text(name)), ("coupon", coupon)];
-        desk.request("hotel.Reservation/Reserve", &fields)
+    const CONFIG: &str = r#"{"mask": ["name", "street"], "keep": 2, "remove": ["coupon"]}"#;
+
+    fn ask(fields: &[(&str, Field<'_>)]) -> Answer {
+        let desk = Desk::<Redact>::new(CONFIG).unwrap();
+        let desk = desk.with_list("mask", &["name", "street"]);
+        let mut desk = desk.with_list("remove", &["coupon"]);
+        desk.request("a.B/C", fields)
     }
 
     #[test]
-    fn names_are_masked_by_the_character() {
-        let masked = |name: &str| match ask(r#"{"keep_of_name": 2}"#, name, Field::Text("SPRING")) {
-            Answer::Change(changes) => changes,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(
-            masked("Zoë"),
-            [("customer_name", Changed::Text("Zo*".to_owned()))]
-        );
-        assert_eq!(
-            masked("Ada Lovelace"),
-            [("customer_name", Changed::Text("Ad**********".to_owned()))]
-        );
-        assert_eq!(
-            ask(r#"{"keep_of_name": 2}"#, "Bo", Field::Absent),
-            Answer::Allow
-        );
+    fn texts_are_masked_by_the_character() {
+        let changed = ask(&[
+            ("name", Field::Text("Zoë")),
+            ("street", Field::Text("Ulmer")),
+        ]);
+        let expected = [("name", "Zo*"), ("street", "Ul***")]
+            .map(|(path, text)| (path, Changed::Text(text.to_owned())));
+        assert_eq!(changed, Answer::Change(expected.to_vec()));
+        assert_eq!(ask(&[("name", Field::Text("Bo"))]), Answer::Allow);
+        assert_eq!(ask(&[]), Answer::Allow);
     }
 
     #[test]
-    fn coupons_are_removed_where_they_are() {
-        let config = r#"{"remove_coupon": true}"#;
-        assert_eq!(ask(config, "Ada", Field::Absent), Answer::Allow);
+    fn fields_are_removed_where_they_are() {
         let removed = Answer::Change(vec![("coupon", Changed::Clear)]);
-        assert_eq!(ask(config, "Ada", Field::Text("")), removed);
+        for coupon in [Field::Text("SPRING"), Field::Int(7), Field::Bytes(b"x")] {
+            assert_eq!(ask(&[("coupon", coupon)]), removed);
+        }
         assert_eq!((counter(0), counter(1)), (0, 1));
+    }
+
+    #[test]
+    fn nothing_to_redact_is_refused() {
+        let refused = Desk::<Redact>::new("{}").err().unwrap();
+        assert!(refused.contains("there is nothing to redact"), "{refused}");
     }
 }

@@ -1,7 +1,8 @@
 //! The subject of the ABI's vectors (`guest-sdk/vectors/README.md`): reports what it reads, or
 //! answers as configured.
 //!
-//! `guest-sdk/c/witness.c` and `guest-sdk/assemblyscript/witness.ts` behave the same.
+//! `guest-sdk/c/witness.c`, `guest-sdk/assemblyscript/witness.ts` and `guest-sdk/go/witness` behave
+//! the same.
 
 #![forbid(unsafe_code)]
 

@@ -258,20 +258,33 @@ impl Client {
         self.block_on(answer)
     }
 
-    /// Applies documents.
+    /// Applies documents. Each step is told as it begins.
     ///
     /// # Errors
     /// As for [`ask`](Self::ask).
-    pub fn apply(&self, order: ApplyOrder) -> Result<ApplyStateResponse, Status> {
+    pub fn apply(
+        &self,
+        order: ApplyOrder,
+        mut tell: impl FnMut(ApplyStateStep),
+    ) -> Result<AppliedState, Status> {
+        use apply_state_response::Content;
         let answer = async {
             let mut grpc = self.ready().await?;
             let path = "/tollgate.admin.v1.StateService/ApplyState";
             let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
             let codec = tonic_prost::ProstCodec::<ApplyStateRequest, ApplyStateResponse>::default();
             let request = self.request(tokio_stream::iter(apply_pieces(order)));
-            grpc.client_streaming(request, path, codec).await
+            let mut answers = grpc.streaming(request, path, codec).await?.into_inner();
+            while let Some(answer) = answers.next().await {
+                match answer?.content {
+                    Some(Content::Step(step)) => tell(step),
+                    Some(Content::Applied(applied)) => return Ok(applied),
+                    None => {}
+                }
+            }
+            Err(tonic::Status::internal("the apply ended without an answer"))
         };
-        Ok(self.block_on(answer)?.into_inner())
+        self.block_on(answer)
     }
 
     /// Watches calls: `each` gets what the daemon tells of them, until it breaks, the time is over

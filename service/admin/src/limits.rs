@@ -32,6 +32,12 @@ pub const REMOTE_CONNECTIONS_PER_NETWORK: usize = 8;
 /// with a valid token or certificate ([`KNOWN_TIME`]).
 pub const REMOTE_KNOWN_CONNECTIONS: usize = 8;
 
+/// Connections from the network on which one tenant's tokens or certificates were valid last.
+pub const REMOTE_CONNECTIONS_PER_TENANT: usize = 8;
+
+/// Of [`REMOTE_CONNECTIONS`], those that no tenants keep.
+pub const REMOTE_OPERATORS_CONNECTIONS: usize = 4;
+
 /// How long a network is known after such a request.
 pub const KNOWN_TIME: Duration = Duration::from_secs(24 * 3_600);
 
@@ -58,8 +64,14 @@ pub const REMOTE_CONNECTION_AGE: (Duration, Duration) =
 /// Pushes from the network that are in progress at once. Further ones are rejected.
 pub const REMOTE_PUSHES: usize = 8;
 
+/// Of [`REMOTE_PUSHES`], those that only the bearers of operators' credentials get.
+pub const REMOTE_OPERATORS_PUSHES: usize = 2;
+
 /// Applies from the network that are in progress at once. Further ones are rejected.
 pub const REMOTE_APPLIES: usize = 2;
+
+/// Of [`REMOTE_APPLIES`], those that only the bearers of operators' credentials get.
+pub const REMOTE_OPERATORS_APPLIES: usize = 1;
 
 /// How long a TLS handshake may take.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -102,11 +114,11 @@ pub const PUSH_CHUNK_BYTES: usize = 64 << 10;
 /// rejected.
 pub const PUSHES: usize = 16;
 
-/// Of [`PUSHES`], those that only operators' processes get.
+/// Of [`PUSHES`], those that only operators get.
 pub const OPERATORS_PUSHES: usize = 4;
 
-/// Pushes of one user that isn't an operator, or of one network, which are in progress at once.
-pub const PUSHES_PER_USER: usize = 2;
+/// Pushes of one tenant that are in progress at once, on the socket or from the network.
+pub const PUSHES_PER_TENANT: usize = 2;
 
 /// Bytes of one apply: its objects and the contents that they name. 64 MiB.
 pub const APPLY_BYTES: usize = 64 << 20;
@@ -122,11 +134,11 @@ pub const APPLY_MESSAGE_BYTES: usize = 256 << 10;
 /// rejected.
 pub const APPLIES: usize = 4;
 
-/// Of [`APPLIES`], those that only operators' processes get.
+/// Of [`APPLIES`], those that only operators get.
 pub const OPERATORS_APPLIES: usize = 1;
 
-/// Applies of one user that isn't an operator, or of one network, which are in progress at once.
-pub const APPLIES_PER_USER: usize = 1;
+/// Applies of one tenant that are in progress at once, on the socket or from the network.
+pub const APPLIES_PER_TENANT: usize = 1;
 
 /// How long the parts of a push, or of an apply, may take to arrive.
 pub const PUSH_PATIENCE: Duration = Duration::from_secs(60);
@@ -146,6 +158,14 @@ pub const WATCH_INTERVALS: (Duration, Duration) =
 
 /// How long requests in progress may take when the server stops, before their connections end.
 pub const STOP_GRACE: Duration = Duration::from_millis(500);
+
+/// How long the token of a request, or the client's certificate, lets further requests of the same
+/// connection come without another question to the daemon. The daemon authenticates each of them
+/// all the same, when it carries it out.
+pub const PROOF_TIME: Duration = Duration::from_secs(1);
+
+/// Steps of a push or an apply that wait for being sent. A client misses further ones.
+pub const STEPS_QUEUED: usize = 16;
 
 /// How often a silent connection is pinged, and how long its answer may take.
 pub const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));

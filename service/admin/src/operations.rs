@@ -5,6 +5,9 @@
 //! daemon here, the services in [`crate::server`], the typed requests of [`crate::client`], and the
 //! table in the book. A test compares them with `admin.proto`: a request without a row fails.
 
+use tokio::sync::mpsc;
+
+use crate::limits::STEPS_QUEUED;
 use crate::proto::*;
 use crate::rights::{Authorized, Principal, Reach, Rights, authorize};
 use crate::scopes::{Scope, Scoped};
@@ -17,8 +20,34 @@ pub struct PushOrder {
     pub header: PushPolicyHeader,
     /// The parts, by [`PolicyPart`]'s number; an absent part has no entry.
     pub parts: std::collections::BTreeMap<i32, Vec<u8>>,
-    /// Told by the handler when it begins: the client learns then that it may push.
-    pub begins: Option<tokio::sync::oneshot::Sender<()>>,
+    /// Tells the client's.
+    pub steps: Steps<PushPolicyStep>,
+}
+
+/// Tells a client the steps of its request, as they begin.
+#[derive(Clone, Debug)]
+pub struct Steps<S>(Option<mpsc::Sender<S>>);
+
+impl<S> Default for Steps<S> {
+    /// Tells nobody.
+    fn default() -> Steps<S> {
+        Steps(None)
+    }
+}
+
+impl<S> Steps<S> {
+    /// Tells the other end.
+    pub(crate) fn channel() -> (Steps<S>, mpsc::Receiver<S>) {
+        let (sender, receiver) = mpsc::channel(STEPS_QUEUED);
+        (Steps(Some(sender)), receiver)
+    }
+
+    /// Tells a step. A client that has gone away, or reads slowly, misses it.
+    pub fn tell(&self, step: S) {
+        if let Some(steps) = &self.0 {
+            let _missed = steps.try_send(step);
+        }
+    }
 }
 
 impl Scoped for PushOrder {
@@ -36,6 +65,8 @@ pub struct ApplyOrder {
     pub state: State,
     /// The contents that they name, by number.
     pub contents: std::collections::BTreeMap<u32, Vec<u8>>,
+    /// Tells the client's.
+    pub steps: Steps<ApplyStateStep>,
 }
 
 impl Scoped for ApplyOrder {
@@ -135,7 +166,7 @@ macro_rules! operations {
                 unary delete_policy DeletePolicy (DeletePolicyRequest) DeletePolicyResponse [Any Own No No]
             }
             state_service_server StateService StateServiceServer {
-                apply apply_state ApplyState (ApplyOrder) ApplyStateResponse [Any Own No No]
+                apply apply_state ApplyState (ApplyOrder) AppliedState [Any Own No No]
                 unary export_state ExportState (ExportStateRequest) ExportStateResponse [Any Own Own No]
                 unary download_policy DownloadPolicy (DownloadPolicyRequest) DownloadPolicyResponse [Any Own No No]
             }

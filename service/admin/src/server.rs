@@ -1,7 +1,7 @@
 //! gRPC on a thread per listener. Each request goes to the daemon as a [`Call`].
 //!
-//! The daemon's control thread takes calls from a bounded queue and answers each once. It is asked
-//! who the sender is when a request's header has come, before anything else of it is read. A slow
+//! The daemon's control thread takes calls from a bounded queue and answers each once. Who the
+//! sender is, is known when a request's header has come, before anything else of it is read. A slow
 //! client holds up its own connection only: its bytes are read and written here. A call whose
 //! client has gone away is still carried out. Clients on the network have places and a thread of
 //! their own, so that they hold up no process of this host.
@@ -26,22 +26,23 @@ use tonic::{Request, Response, Streaming};
 
 use crate::DESCRIPTOR_SET;
 use crate::limits::{
-    APPLIES, APPLIES_PER_USER, APPLY_BYTES, APPLY_MESSAGE_BYTES, APPLY_OBJECTS, ASKS_QUEUED,
+    APPLIES, APPLIES_PER_TENANT, APPLY_BYTES, APPLY_MESSAGE_BYTES, APPLY_OBJECTS, ASKS_QUEUED,
     HEADER_BYTES, KEEPALIVE, MAX_LIST, MAX_MESSAGE_BYTES, MAX_SMALL_MESSAGE_BYTES,
     OPERATORS_APPLIES, OPERATORS_PUSHES, PUSH_BYTES, PUSH_CHUNK_BYTES, PUSH_PATIENCE, PUSHES,
-    PUSHES_PER_USER, REMOTE_APPLIES, REMOTE_CONNECTION_AGE, REMOTE_PUSHES, REQUESTS_PER_CONNECTION,
-    STOP_GRACE, TAP_INTERVAL, WATCH_INTERVAL, WATCH_INTERVALS,
+    PUSHES_PER_TENANT, REMOTE_APPLIES, REMOTE_CONNECTION_AGE, REMOTE_OPERATORS_APPLIES,
+    REMOTE_OPERATORS_PUSHES, REMOTE_PUSHES, REQUESTS_PER_CONNECTION, STEPS_QUEUED, STOP_GRACE,
+    TAP_INTERVAL, WATCH_INTERVAL, WATCH_INTERVALS,
 };
-use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, TapPoll, operations};
+use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, Steps, TapPoll, operations};
 use crate::proto::*;
 use crate::scopes::{longest, short};
 use crate::status::Status;
 
-use connections::{Accepted, Claim, Most, Place, Places, of_processes, of_the_network};
+use connections::{Accepted, Most, Party, Place, Places, of_processes, of_the_network};
 pub use connections::{Origin, Peer};
-use gate::Gate;
+use gate::{Gate, Sender};
 use incoming::stopping;
-pub use incoming::{Admission, Call, Caller, Header, Incoming};
+pub use incoming::{Call, Caller, Header, Incoming};
 pub use tls::{Tls, TlsConfig, TlsError, TlsMaterial, TlsSource};
 
 /// Where clients come from.
@@ -84,12 +85,12 @@ impl Server {
             pushes: Places::new(Most {
                 all: PUSHES,
                 kept: OPERATORS_PUSHES,
-                of_origin: PUSHES_PER_USER,
+                of_each: PUSHES_PER_TENANT,
             }),
             applies: Places::new(Most {
                 all: APPLIES,
                 kept: OPERATORS_APPLIES,
-                of_origin: APPLIES_PER_USER,
+                of_each: APPLIES_PER_TENANT,
             }),
         };
         let threads = listeners.into_iter();
@@ -197,15 +198,15 @@ struct Service {
     /// How old connections get, and how long their last requests may take then.
     most_age: Option<(Duration, Duration)>,
     /// Pushes that are being received.
-    pushes: Arc<Places>,
+    pushes: Arc<Places<Party>>,
     /// Applies that are being received.
-    applies: Arc<Places>,
+    applies: Arc<Places<Party>>,
 }
 
 /// Who sends this request: the gate has found out.
-fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    let caller = request.extensions().get::<Caller>().cloned();
-    caller.ok_or_else(|| Status::new(Code::INTERNAL, "the request has no sender"))
+fn sender<T>(request: &Request<T>) -> Result<Sender, Status> {
+    let sender = request.extensions().get::<Sender>().cloned();
+    sender.ok_or_else(|| Status::new(Code::INTERNAL, "the request has no sender"))
 }
 
 impl Service {
@@ -214,24 +215,14 @@ impl Service {
         self.most_age = Some(REMOTE_CONNECTION_AGE);
         self.pushes = Places::new(Most {
             all: REMOTE_PUSHES,
-            kept: 0,
-            of_origin: PUSHES_PER_USER,
+            kept: REMOTE_OPERATORS_PUSHES,
+            of_each: PUSHES_PER_TENANT,
         });
         self.applies = Places::new(Most {
             all: REMOTE_APPLIES,
-            kept: 0,
-            of_origin: APPLIES_PER_USER,
+            kept: REMOTE_OPERATORS_APPLIES,
+            of_each: APPLIES_PER_TENANT,
         });
-    }
-
-    /// Where a request comes from, and its claim on a place.
-    fn origin(&self, caller: &Caller) -> (Origin, Claim) {
-        let origin = caller.peer.origin();
-        let claim = match origin {
-            Origin::User(uid) if (self.is_operator)(uid) => Claim::Operator,
-            _ => Claim::Anybody,
-        };
-        (origin, claim)
     }
 
     /// Sends a request to the daemon, and waits for the answer.
@@ -246,57 +237,67 @@ impl Service {
     /// Receives a push, and has it carried out.
     async fn push(
         self,
-        caller: Caller,
+        sender: Sender,
         pieces: Streaming<PushPolicyRequest>,
-        steps: mpsc::Sender<Result<PushPolicyResponse, tonic::Status>>,
+        responses: mpsc::Sender<Result<PushPolicyResponse, tonic::Status>>,
     ) -> Result<(), Status> {
         use push_policy_response::Content;
-        let say = |content| {
-            let content = Some(content);
-            // A client that has gone away misses it.
-            let _gone = steps.try_send(Ok(PushPolicyResponse { content }));
+        let response = |content| PushPolicyResponse {
+            content: Some(content),
         };
-        let (origin, claim) = self.origin(&caller);
+        let Sender { caller, holder } = sender;
         // Until the answer: the daemon has the parts until then.
-        let place = Place::take(&self.pushes, origin, claim);
-        let _place = place.ok_or_else(|| self.pushes.full("pushes", origin))?;
+        let place = Place::take(&self.pushes, &holder.0, holder.1);
+        let _place = place.ok_or_else(|| self.pushes.full("pushes", &holder.0))?;
         let order = tokio::time::timeout(PUSH_PATIENCE, order(pieces)).await;
         let mut order = order.map_err(|_elapsed| {
             let text = format!("the push didn't arrive within {PUSH_PATIENCE:?}");
             Status::new(Code::DEADLINE_EXCEEDED, text)
         })??;
-        let (begins, begun) = oneshot::channel();
-        order.begins = Some(begins);
+        let (steps, told) = Steps::channel();
+        order.steps = steps;
         let answer = self.ask(caller, Ask::PushPolicy(order));
-        let told = async {
-            if begun.await.is_ok() {
-                say(Content::Step(PushPolicyStep::Compiling.into()));
+        let step = |step: PushPolicyStep| response(Content::Step(step.into()));
+        match with_steps(answer, told, &responses, step).await? {
+            Answer::PushPolicy(pushed) => {
+                let _client_gone = responses.send(Ok(response(Content::Pushed(pushed)))).await;
+                Ok(())
             }
-        };
-        match tokio::join!(answer, told).0? {
-            Answer::PushPolicy(pushed) => say(Content::Pushed(pushed)),
-            _ => return Err(mixed_up()),
+            _ => Err(mixed_up()),
         }
-        Ok(())
     }
 
     /// Receives an apply, and has it carried out.
     async fn apply(
-        &self,
-        caller: Caller,
+        self,
+        sender: Sender,
         pieces: Streaming<ApplyStateRequest>,
-    ) -> Result<ApplyStateResponse, Status> {
-        let (origin, claim) = self.origin(&caller);
+        responses: mpsc::Sender<Result<ApplyStateResponse, tonic::Status>>,
+    ) -> Result<(), Status> {
+        use apply_state_response::Content;
+        let response = |content| ApplyStateResponse {
+            content: Some(content),
+        };
+        let Sender { caller, holder } = sender;
         // Until the answer: the daemon has the contents until then.
-        let place = Place::take(&self.applies, origin, claim);
-        let _place = place.ok_or_else(|| self.applies.full("applies", origin))?;
+        let place = Place::take(&self.applies, &holder.0, holder.1);
+        let _place = place.ok_or_else(|| self.applies.full("applies", &holder.0))?;
         let order = tokio::time::timeout(PUSH_PATIENCE, apply_order(pieces)).await;
-        let order = order.map_err(|_elapsed| {
+        let mut order = order.map_err(|_elapsed| {
             let text = format!("the documents didn't arrive within {PUSH_PATIENCE:?}");
             Status::new(Code::DEADLINE_EXCEEDED, text)
         })??;
-        match self.ask(caller, Ask::ApplyState(order)).await? {
-            Answer::ApplyState(answer) => Ok(answer),
+        let (steps, told) = Steps::channel();
+        order.steps = steps;
+        let answer = self.ask(caller, Ask::ApplyState(order));
+        let step = |step: ApplyStateStep| response(Content::Step(step));
+        match with_steps(answer, told, &responses, step).await? {
+            Answer::ApplyState(applied) => {
+                let _client_gone = responses
+                    .send(Ok(response(Content::Applied(applied))))
+                    .await;
+                Ok(())
+            }
             _ => Err(mixed_up()),
         }
     }
@@ -355,6 +356,26 @@ impl Service {
                 () = tokio::time::sleep(TAP_INTERVAL) => {}
                 () = calls.closed() => return Ok(()),
             }
+        }
+    }
+}
+
+/// Waits for the daemon's answer, and sends the client its steps meanwhile. A client that reads
+/// slowly misses some, and delays nothing.
+async fn with_steps<S, R>(
+    answer: impl Future<Output = Result<Answer, Status>>,
+    mut told: mpsc::Receiver<S>,
+    responses: &mpsc::Sender<Result<R, tonic::Status>>,
+    response: impl Fn(S) -> R,
+) -> Result<Answer, Status> {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        tokio::select! {
+            biased;
+            Some(step) = told.recv() => {
+                let _missed = responses.try_send(Ok(response(step)));
+            }
+            answer = &mut answer => return answer,
         }
     }
 }
@@ -569,7 +590,7 @@ fn answers<T: Send + 'static, F>(
 where
     F: Future<Output = Result<(), Status>> + Send + 'static,
 {
-    let (sender, receiver) = mpsc::channel(2);
+    let (sender, receiver) = mpsc::channel(STEPS_QUEUED);
     let made = make(sender.clone());
     tokio::spawn(async move {
         if let Err(status) = made.await {
@@ -593,7 +614,7 @@ macro_rules! method {
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let caller = caller(&request)?;
+                let caller = sender(&request)?.caller;
                 let request = short(request.into_inner())?;
                 match self.ask(caller, Ask::$method(request)).await? {
                     Answer::$method(answer) => Ok(Response::new(answer)),
@@ -614,27 +635,31 @@ macro_rules! method {
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let (caller, service) = (caller(&request)?, self.clone());
+                let (sender, service) = (sender(&request)?, self.clone());
                 let pieces = request.into_inner();
                 Ok(Response::new(answers(|steps| {
-                    service.push(caller, pieces, steps)
+                    service.push(sender, pieces, steps)
                 })))
             })
         }
     };
     (apply $function:ident $method:ident ($request:ty) $response:ident) => {
+        type ApplyStateStream = Answers<ApplyStateResponse>;
+
         fn $function<'life0, 'async_trait>(
             &'life0 self,
             request: Request<Streaming<ApplyStateRequest>>,
-        ) -> Method<'async_trait, $response>
+        ) -> Method<'async_trait, Answers<ApplyStateResponse>>
         where
             'life0: 'async_trait,
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let caller = caller(&request)?;
-                let applied = self.apply(caller, request.into_inner()).await;
-                Ok(Response::new(applied?))
+                let (sender, service) = (sender(&request)?, self.clone());
+                let pieces = request.into_inner();
+                Ok(Response::new(answers(|steps| {
+                    service.apply(sender, pieces, steps)
+                })))
             })
         }
     };
@@ -650,7 +675,7 @@ macro_rules! method {
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let (caller, service) = (caller(&request)?, self.clone());
+                let (caller, service) = (sender(&request)?.caller, self.clone());
                 let request = request.into_inner();
                 Ok(Response::new(answers(|changes| {
                     service.watch(caller, request, changes)
@@ -670,7 +695,7 @@ macro_rules! method {
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let (caller, service) = (caller(&request)?, self.clone());
+                let (caller, service) = (sender(&request)?.caller, self.clone());
                 let request = request.into_inner();
                 Ok(Response::new(answers(|calls| {
                     service.tap(caller, request, calls)
@@ -716,7 +741,7 @@ macro_rules! services {
                 let its = $server::$wrapper::new(service.clone());
                 let most = most_bytes(stringify!($service));
                 let its = its.max_decoding_message_size(most);
-                router.add_service(Gate::guarded(its, &service.calls))
+                router.add_service(Gate::guarded(its, &service.calls, service.is_operator))
             };)*
             router
         }

@@ -74,9 +74,18 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A token, which is never printed.
-#[derive(Clone, PartialEq, Eq)]
+/// A token, which is never printed. The time of a comparison tells nothing but the length.
+#[derive(Clone, Eq)]
 pub struct Secret(String);
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        let (one, other) = (self.0.as_bytes(), other.0.as_bytes());
+        let differ =
+            |differ, (one, other): (&u8, &u8)| std::hint::black_box(differ | (one ^ other));
+        one.len() == other.len() && one.iter().zip(other).fold(0, differ) == 0
+    }
+}
 
 impl Secret {
     /// Wraps a token.

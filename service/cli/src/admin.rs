@@ -162,19 +162,20 @@ pub(crate) fn prefetch(socket: &Path, args: &Prefetch) -> Result<String, Failure
 
 /// `tollgate upgrade`
 pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Failure> {
-    let binary = match &args.binary {
+    let (token, remote) = (args.acting.token()?, &args.acting.remote);
+    let is_here = token.is_none() && remote.endpoint().is_none();
+    let program = match &args.binary {
+        // On the daemon's host: perhaps not this one.
+        Some(binary) if !is_here => utf8(binary)?,
         Some(binary) => {
             let found = binary.canonicalize();
-            let found = found.map_err(|error| Failure::file(binary, &error))?;
-            let path = found.to_str().map(str::to_owned);
-            path.ok_or_else(|| Failure::input(format_args!("the path {found:?} isn't UTF-8")))?
+            utf8(&found.map_err(|error| Failure::file(binary, &error))?)?
         }
         None => String::new(),
     };
-    let (token, remote) = (args.acting.token()?, &args.acting.remote);
-    let report = match token.is_none() && remote.endpoint().is_none() {
-        true => replace_here(socket, binary, args.timeout)?,
-        false => replace((socket, remote, token.as_ref()), binary, args.timeout)?,
+    let report = match is_here {
+        true => replace_here(socket, program, args.timeout)?,
+        false => replace((socket, remote, token.as_ref()), program, args.timeout)?,
     };
     if args.json {
         return Ok(output::json(&report));
@@ -190,6 +191,11 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
         report["prepared_ms"],
         report["pause_us"],
     ))
+}
+
+fn utf8(path: &Path) -> Result<String, Failure> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| Failure::input(format_args!("the path {path:?} isn't UTF-8")))
 }
 
 /// Replaces a daemon of this host, also one without the API, by this program, an absolute path. If

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 use tollgate::token::{self, TOKEN, TOKEN_FILE};
 use tollgate_admin::client::{self, Client, Unary, Watched};
-use tollgate_admin::proto::{self, PushPolicyStep, PushedPolicy};
+use tollgate_admin::proto::{self, AppliedState, ApplyStateStep, PushPolicyStep, PushedPolicy};
 use tollgate_admin::{ApplyOrder, PushOrder, Secret, Status, socket_beside};
 use tollgate_shm_abi::control::{self, ControlSocket};
 use tollgate_shm_abi::status::Code;
@@ -172,8 +172,12 @@ impl Api {
     }
 
     /// Applies documents.
-    pub(crate) fn apply(&self, order: ApplyOrder) -> Result<proto::ApplyStateResponse, Failure> {
-        self.client.apply(order).map_err(failure)
+    pub(crate) fn apply(
+        &self,
+        order: ApplyOrder,
+        tell: impl FnMut(ApplyStateStep),
+    ) -> Result<AppliedState, Failure> {
+        self.client.apply(order, tell).map_err(failure)
     }
 
     /// Watches what changes.

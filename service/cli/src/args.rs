@@ -166,6 +166,7 @@ impl Cli {
             Command::Daemon(args) => &mut args.acting,
             Command::Console(args) => &mut args.acting,
             Command::Prefetch(args) => &mut args.acting,
+            Command::Upgrade(args) => &mut args.acting,
             _ => return None,
         })
     }
@@ -402,6 +403,8 @@ mod tests {
             "tollgate --socket P tenant add acme",
             "tollgate tenant rotate acme --grace 60m",
             "tollgate tenant remove acme --yes",
+            "tollgate policy new --lang go guard",
+            "tollgate policy new --lang rust guard --proto a.proto -I . --method p.S/M",
             "tollgate policy delete acl@1 --tenant acme",
             "tollgate policy delete acl --provider",
             "tollgate policy push ./acl.wasm --tenant acme --name acl --proto a.proto -I proto",
@@ -529,6 +532,10 @@ mod tests {
             "tollgate audit verify --state DIR --token-file F",
             "tollgate audit verify --file F --token-file F",
             "tollgate audit verify --head 7:ab",
+            "tollgate policy new guard",
+            "tollgate policy new --lang cobol guard",
+            "tollgate policy new --lang c guard --proto hotel.proto",
+            "tollgate policy new --lang c guard --method hotel.Reservation/Reserve",
             "tollgate policy test ./acl.wasm --proto hotel.proto",
             "tollgate policy bench ./acl.wasm --cases cases.json --config F.json",
             "tollgate up",

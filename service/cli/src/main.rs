@@ -14,6 +14,7 @@
 //!   └── main ───────────┼─ fleet         several hosts' daemons, through their sockets and ssh
 //!                       ├─ policy        policies
 //!                       ├─ policy_tools  policies without a daemon
+//!                       ├─ project       new policies
 //!                       ├─ rpc           call and serve, over the client library
 //!                       ├─ stubs         code for applications
 //!                       ├─ tenant        tenants and their tokens
@@ -62,6 +63,7 @@ mod metadata;
 mod output;
 mod policy;
 mod policy_tools;
+mod project;
 mod render;
 mod rpc;
 mod rules;

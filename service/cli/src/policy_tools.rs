@@ -1,4 +1,4 @@
-//! `tollgate policy test`, `bench`, `inspect` and `rules`: work on a module without a daemon.
+//! `tollgate policy new`, `test`, `bench`, `inspect` and `rules`: work on a policy without a daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +10,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
 use crate::policy::{Against, schema_of};
-use crate::{output, rules, schema};
+use crate::project::New;
+use crate::{output, project, rules, schema};
 
 /// The exit status when cases failed: 1, as with all test runners. No other failure of these
 /// commands has it.
@@ -18,6 +19,8 @@ const CASES_FAILED: u8 = 1;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tool {
+    /// Make a project for a policy: sources that build, and a test of it without a daemon
+    New(New),
     /// Run a module on a file of test cases, without a daemon
     #[command(after_help = "The exit status is 1 if a case failed.\n\n\
          Example: tollgate policy test ./acl.wasm --cases cases.json --proto hotel.proto")]
@@ -108,6 +111,10 @@ pub(crate) struct Rules {
 /// Runs the command and prints the answer. A failed case is an answer, too.
 pub(crate) fn run(command: &Tool) -> Result<ExitCode, Failure> {
     match command {
+        Tool::New(args) => {
+            output::print(&project::new(args)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Tool::Test(args) => test(args),
         Tool::Bench(args) => bench(args),
         Tool::Inspect(args) => {

@@ -105,6 +105,11 @@ impl Service {
         &self.layout.name
     }
 
+    /// All that the files define.
+    pub(crate) fn into_schema(self) -> Schema {
+        self.schema
+    }
+
     /// The descriptor set for the daemon.
     pub(crate) fn descriptor_set(&self) -> &[u8] {
         self.schema.descriptor_set()
@@ -162,6 +167,11 @@ impl Method<'_> {
     /// The method's name within its service.
     pub(crate) fn name(&self) -> &str {
         &self.layout.name
+    }
+
+    /// The type of its requests.
+    pub(crate) fn input(&self) -> &MessageDescriptor {
+        &self.input
     }
 
     /// Whether it takes any number of requests.

@@ -255,6 +255,15 @@ pub(crate) fn of_policy(report: &Value) -> String {
     let manifest = &report["manifest"];
     let methods = items(&manifest["methods"]);
     screen.part("evaluates", &methods.iter().map(method).collect::<Vec<_>>());
+    // From the configuration of a policy that takes fields from it.
+    let only = &manifest["only_methods"];
+    if !items(only).is_empty() {
+        screen.line("only for", flat(only));
+    }
+    match manifest["absent"].as_str() {
+        None | Some("refuse") => {}
+        Some(absent) => screen.line("absent", plain(absent).into_owned()),
+    }
     screen.line("may use", flat(&manifest["capabilities"]));
     match attachments {
         [] => screen.line("attached", "nowhere".to_owned()),
@@ -459,6 +468,12 @@ attached  client hotel.Reservation/*: acl@1 decides; 10 of 41 denied
 More: --verbose, or --json for programs
 ";
         assert_eq!(of_policy(&report), expected);
+        let mut configured = report;
+        configured["manifest"]["absent"] = "skip".into();
+        configured["manifest"]["only_methods"] = json!(["a.B/*", "c.D/E"]);
+        let configured = of_policy(&configured);
+        let lines = "no fields\nonly for  a.B/* c.D/E\nabsent    skip\nmay use   log";
+        assert!(configured.contains(lines), "{configured}");
         let broken = json!({"manifest": {"error": "its module is damaged"}});
         assert!(
             of_policy(&broken).contains("\nwrong     it can't be loaded: its module is damaged\n")

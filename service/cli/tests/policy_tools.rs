@@ -67,7 +67,8 @@ fn any(config: &str, cases: &str) -> String {
 
 #[test]
 fn cases_that_pass_and_cases_that_fail_have_their_status() {
-    let (status, printed, failure) = tollgate(&["test"], &policy("acl"), Some(&cases("acl", ACL)));
+    let (status, printed, failure) =
+        tollgate(&["test"], &policy("hotel_acl"), Some(&cases("acl", ACL)));
     assert_eq!((status, failure.as_str()), (0, ""), "{printed}");
     assert!(
         printed.ends_with("3 cases, 3 passed, 0 failed\n"),
@@ -75,7 +76,7 @@ fn cases_that_pass_and_cases_that_fail_have_their_status() {
     );
 
     let wrong = cases("acl-wrong", &ACL.replace("\"Ada\"", "\"Mallory\""));
-    let (status, printed, failure) = tollgate(&["test"], &policy("acl"), Some(&wrong));
+    let (status, printed, failure) = tollgate(&["test"], &policy("hotel_acl"), Some(&wrong));
     assert_eq!((status, failure.as_str()), (1, ""), "{printed}");
     assert!(
         printed.contains(
@@ -83,7 +84,7 @@ fn cases_that_pass_and_cases_that_fail_have_their_status() {
         ),
         "{printed}"
     );
-    let (status, printed, _) = tollgate(&["test", "--json"], &policy("acl"), Some(&wrong));
+    let (status, printed, _) = tollgate(&["test", "--json"], &policy("hotel_acl"), Some(&wrong));
     let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert_eq!((status, &report["failed"]), (1, &1.into()));
 }
@@ -106,7 +107,7 @@ fn a_loop_is_stopped_and_the_next_case_meets_a_new_instance() {
 
 #[test]
 fn what_can_not_be_tested_is_one_sentence() {
-    let acl = policy("acl");
+    let acl = policy("hotel_acl");
     let refused = |module: &Path, cases: &Path| {
         let (status, printed, failure) = tollgate(&["test"], module, Some(cases));
         assert_eq!((printed.as_str(), failure.lines().count()), ("", 1));
@@ -163,7 +164,7 @@ fn what_can_not_be_tested_is_one_sentence() {
 #[test]
 fn a_bench_and_an_inspection_tell_their_facts() {
     let file = cases("acl-bench", ACL);
-    let (status, printed, failure) = tollgate(&["bench"], &policy("acl"), Some(&file));
+    let (status, printed, failure) = tollgate(&["bench"], &policy("hotel_acl"), Some(&file));
     assert_eq!(status, 0, "{failure}");
     for words in [
         "sha256",
@@ -178,7 +179,7 @@ fn a_bench_and_an_inspection_tell_their_facts() {
     assert_eq!(status, 0, "{failure}");
     let bench: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert!(bench["calls"][0]["batch_of_8_ns"]["median"].as_f64() > Some(0.0));
-    let (status, printed, failure) = tollgate(&["inspect"], &policy("acl"), None);
+    let (status, printed, failure) = tollgate(&["inspect"], &policy("hotel_acl"), None);
     assert_eq!(status, 0, "{failure}");
     assert!(
         printed.starts_with("policy        acl \"1.0\"\n"),

@@ -184,7 +184,7 @@ pub enum OnFault {
     /// They are rejected until a fresh instance is in place, after a growing pause.
     #[default]
     Reload,
-    /// They are rejected until an operator acts.
+    /// They are rejected until the policy is released or upgraded.
     Closed,
     /// They pass without evaluation until a fresh instance is in place.
     Open,

@@ -225,7 +225,7 @@ impl Slot {
         }
     }
 
-    /// Marks that the stable version gets no fresh instance until an operator acts.
+    /// Marks that the stable version gets no fresh instance until it is released or upgraded.
     pub fn quarantined(&self, reason: &str) -> Slot {
         Slot {
             quarantine: Some(reason.to_owned()),

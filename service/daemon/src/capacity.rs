@@ -43,8 +43,8 @@ use crate::limits::{
     API_DESCRIPTORS, COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_POLICY_PROCESS,
     DESCRIPTORS_PER_SESSION, EVENTS_QUEUED, HANDOVER_BYTES, KEPT_DESCRIPTORS, LOOKUPS,
     LOOKUPS_KEPT, MAX_CONNECTIONS, MAX_LOG_LINES, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
-    MAX_SCHEMAS, MAX_SESSIONS, MAX_TAPPED, MAX_TAPS, OPERATORS_CONNECTIONS, OPERATORS_THREADS,
-    PROCESS_OVERHEAD_BYTES, RECEIVE_HEAP_BYTES, TURNS,
+    MAX_SCHEMAS, MAX_SESSIONS, MAX_TAPPED, MAX_TAPS, OPERATORS_THREADS, PROCESS_OVERHEAD_BYTES,
+    RECEIVE_HEAP_BYTES, TURNS,
 };
 use crate::process_room::policy_processes;
 
@@ -189,12 +189,6 @@ impl Capacity {
                     processes,
                     DESCRIPTORS_PER_POLICY_PROCESS,
                     "MAX_POLICY_PROCESSES, DESCRIPTORS_PER_POLICY_PROCESS",
-                ),
-                line(
-                    "operators' connections",
-                    OPERATORS_CONNECTIONS,
-                    1_u64,
-                    "OPERATORS_CONNECTIONS",
                 ),
                 #[cfg(feature = "rdma")]
                 line(

@@ -36,7 +36,7 @@ pub struct Config {
     /// The daemon's name for peers and in its status. 1 to 64 of `a-z 0-9 - _ .`; default
     /// `tollgate`.
     pub name: String,
-    /// Unix socket for applications and administration.
+    /// Unix socket for applications. The administrative API's is beside it, with `.admin` appended.
     pub socket: Option<PathBuf>,
     /// Mode of that socket, octal.
     pub socket_mode: SocketMode,

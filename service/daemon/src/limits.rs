@@ -324,12 +324,10 @@ pub const MAX_KNOWN_SETS_PER_TENANT: usize = MAX_KNOWN_SETS / 4;
 
 /// Control connections at once; further ones are told so and closed.
 pub const MAX_CONNECTIONS: usize = 8_192;
-/// Connections reserved for the operator: root and the daemon's own user.
-pub const OPERATORS_CONNECTIONS: usize = 64;
-/// Connections without a session of one user that isn't the operator.
+/// Connections without a session of one user that is neither root nor the daemon's own.
 pub const STRANGERS_PER_USER: usize = 512;
 /// How long a connection without a session may stay idle: before its first request, and before each
-/// further one unless it is the operator's.
+/// further one.
 pub const FIRST_WORD: Duration = Duration::from_secs(10);
 /// How long an answer waits for an application that doesn't read. Then its connection is closed: a
 /// pending request blocks others, such as a hand-over.

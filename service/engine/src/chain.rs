@@ -46,7 +46,7 @@ pub enum OnFault {
     /// They are refused until a fresh instance is in place, which happens automatically.
     #[default]
     Reload,
-    /// They are refused until an operator acts.
+    /// They are refused until the policy is released or upgraded.
     Closed,
     /// They pass unevaluated.
     Open,

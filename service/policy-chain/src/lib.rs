@@ -19,6 +19,7 @@ mod context;
 pub mod counts;
 pub mod evaluation;
 pub mod events;
+pub mod fields;
 pub mod history;
 pub mod ids;
 pub mod isolated;

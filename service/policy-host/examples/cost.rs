@@ -2,7 +2,7 @@
 //! unit of fuel.
 //!
 //! ```sh
-//! cargo build --profile policy --target wasm32-unknown-unknown -p policy-null -p policy-acl
+//! cargo build --profile policy --target wasm32-unknown-unknown -p policy-null -p policy-hotel-acl
 //! cargo run --release -p tollgate-policy-host --example cost -- target/wasm32-unknown-unknown/policy
 //! ```
 
@@ -83,7 +83,7 @@ fn evaluations(host: &Host, dir: &Path) -> Outcome {
         .map(|i| format!("blocked customer {i:05}"))
         .collect();
     let config = serde_json::json!({ "blocked": names }).to_string();
-    let acl = load(host, &dir.join("acl.wasm"))?;
+    let acl = load(host, &dir.join("hotel_acl.wasm"))?;
     let start = Clock::start();
     let mut acl = acl.instantiate(&setup(&TenantLimits::default(), Some(config.as_bytes())))?;
     println!(

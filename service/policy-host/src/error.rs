@@ -52,6 +52,14 @@ pub enum LoadError {
         /// The import's name.
         name: String,
     },
+    /// An import of WASI by a module whose manifest doesn't declare it.
+    #[error(
+        "the module imports {name:?} of WASI, but its manifest doesn't declare it; build for a target without WASI, or declare \"wasi\": true"
+    )]
+    UndeclaredWasi {
+        /// The import's name.
+        name: String,
+    },
     /// An import of a compat module that isn't offered.
     #[error("the module imports {module:?} {name:?}, which isn't offered; {page} lists what is")]
     UnknownCompatImport {
@@ -190,7 +198,7 @@ pub enum LoadError {
         /// The limit.
         max: usize,
     },
-    /// The manifest leaves metadata keys to the configuration, which names none or invalid ones.
+    /// The manifest leaves fields or metadata keys to the configuration, which names invalid ones.
     #[error("the configuration {0}")]
     ConfigKeys(String),
     /// The policy read its configuration and refused it.
@@ -217,10 +225,35 @@ pub(crate) enum ManifestError {
     TooLarge { bytes: usize },
     #[error("doesn't parse: {0}")]
     Syntax(serde_json::Error),
+    #[error(
+        "is missing, and this policy takes fields or metadata keys from it: push it with --config FILE.json"
+    )]
+    NoConfiguration,
     #[error("isn't a JSON object: {0}")]
     NotAnObject(serde_json::Error),
     #[error("has a {list:?} that isn't a list of keys")]
     NotKeys { list: &'static str },
+    #[error("has a {list:?} that isn't a list of fields' paths")]
+    NotPaths { list: String },
+    #[error(
+        "has a path of {bytes} bytes in {list:?}; 1 to {} are allowed",
+        limits::NAME_BYTES
+    )]
+    LongPath { list: String, bytes: usize },
+    #[error(
+        "lists {path:?} in {list:?}; a path is a field's name, or several with dots between them: customer_name, stay.in_date"
+    )]
+    Path { list: String, path: String },
+    #[error("has \"absent\": {found}; there are \"refuse\", \"skip\" and \"empty\"")]
+    Absent { found: String },
+    #[error("has a \"methods\" that isn't a list of methods, such as [\"package.Service/*\"]")]
+    NotMethods,
+    #[error("takes fields from {list:?} of the configuration, a key that the daemon itself reads")]
+    ReservedList { list: String },
+    #[error(
+        "leaves fields of {pattern} to the configuration, which a description of a module of {abi} can't"
+    )]
+    CompatConfigured { pattern: String, abi: &'static str },
     #[error("asks for ABI {0}; this host speaks 1")]
     Abi(u32),
     #[error(
@@ -253,6 +286,8 @@ pub(crate) enum ManifestError {
     },
     #[error("lists {count} {list}; {} are allowed", limits::COMPAT_KEYS)]
     CompatKeys { list: &'static str, count: usize },
+    #[error("declares wasi, which is there for every module of another host")]
+    CompatWasi,
     #[error("lists {item} twice in {what}")]
     Twice { item: String, what: String },
     #[error("lists the key \"*\" in {list:?}")]

@@ -9,6 +9,7 @@ use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 use crate::budget::charge;
 use crate::state::Unstored;
 use crate::text::text;
+use crate::wasi::{self, Process};
 use crate::{Capabilities, Metrics, SharedState, cost, limits};
 
 /// The module name of the imports.
@@ -43,9 +44,13 @@ pub(crate) const FUNCTIONS: [(&str, &str, Capabilities); 10] = [
     ("random", "function (i32, i32)", Capabilities::RANDOM),
 ];
 
-/// Whether a policy can import this.
-pub(crate) fn offers(module: &str, name: &str) -> bool {
-    module == MODULE && FUNCTIONS.iter().any(|(offered, ..)| *offered == name)
+/// Whether a policy can import this; `has_wasi` if its manifest declares `wasi`.
+pub(crate) fn offers(module: &str, name: &str, has_wasi: bool) -> bool {
+    match module {
+        MODULE => FUNCTIONS.iter().any(|(offered, ..)| *offered == name),
+        wasi::MODULE => has_wasi && wasi::FUNCTIONS.contains(&name),
+        _ => false,
+    }
 }
 
 /// The severity of a log line.
@@ -86,6 +91,8 @@ pub struct LogLine {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) limiter: StoreLimits,
+    /// The declared capabilities; an instance exists only if they are granted.
+    pub(crate) capabilities: Capabilities,
     /// Known once the module is instantiated, so a start function can't use functions that take
     /// addresses.
     pub(crate) memory: Option<Memory>,
@@ -95,6 +102,31 @@ pub(crate) struct State {
     pub(crate) shared: SharedState,
     /// Unix time, as the host last set it.
     pub(crate) now_ms: u64,
+}
+
+impl Process for State {
+    fn memory(&self) -> Option<Memory> {
+        self.memory
+    }
+
+    fn may(&self, capability: Capabilities) -> bool {
+        self.capabilities.contains(capability)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn log(&mut self, level: LogLevel, line: &[u8]) {
+        if self.log.len() == limits::LOG_LINES {
+            self.log_dropped += 1;
+            return;
+        }
+        self.log.push(LogLine {
+            level,
+            text: text(line, limits::LOG_LINE_BYTES),
+        });
+    }
 }
 
 type Guest<'a> = Caller<'a, State>;
@@ -112,6 +144,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     linker.func_wrap(MODULE, "state_add", state_add)?;
     linker.func_wrap(MODULE, "now_ms", now_ms)?;
     linker.func_wrap(MODULE, "random", random)?;
+    wasi::define(&mut linker)?;
     Ok(linker)
 }
 
@@ -148,14 +181,7 @@ fn log(mut guest: Guest<'_>, level: u32, address: u32, len: u32) -> wasmtime::Re
     charge(&mut guest, cost::LOG + u64::from(len))?;
     let (bytes, state) = memory(&mut guest, "log")?;
     let line = &bytes[range(bytes, "log line", address, len)?];
-    if state.log.len() == limits::LOG_LINES {
-        state.log_dropped += 1;
-        return Ok(());
-    }
-    state.log.push(LogLine {
-        level: LogLevel::of(level),
-        text: text(line, limits::LOG_LINE_BYTES),
-    });
+    state.log(LogLevel::of(level), line);
     Ok(())
 }
 

@@ -33,7 +33,8 @@
 //! 7. The guest's fuel pays for the host's work before the host does it.
 //!
 //! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: imports other than the ten
-//! of `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components.
+//! of `imports.rs` and, if the manifest declares them, those of `wasi.rs`; SIMD, threads, 64-bit
+//! memories, tail calls, exceptions, GC, components.
 //!
 //! Modules for other hosts run in sandboxes of the same kind, with their own interface:
 //! [`compat`], PROXY_WASM.md, OPA.md.
@@ -60,6 +61,7 @@ pub mod compat;
 mod descriptors;
 mod effects;
 mod error;
+mod fields;
 mod hook;
 mod host;
 mod imports;
@@ -80,6 +82,7 @@ mod span;
 mod state;
 mod text;
 mod verdict;
+mod wasi;
 pub mod worker;
 
 pub use batch::{Batch, Filling};
@@ -90,6 +93,7 @@ pub use config::{HostConfig, Setup, TenantLimits};
 pub use confinement::{ChildUser, ConfineError, RESERVED_ID};
 pub use cost::FUEL_PER_MICROSECOND;
 pub use error::{BatchError, EvaluateError, Fault, LoadError, Misuse};
+pub use fields::{Absent, ConfiguredList, FieldItem, FieldTypes};
 pub use hook::Hook;
 pub use host::{Host, HostError};
 pub use imports::{LogLevel, LogLine};

@@ -23,13 +23,13 @@ pub const CONFIG_BYTES: usize = 1 << 20;
 
 /// Bytes of the manifest's JSON.
 pub const MANIFEST_BYTES: usize = 16 << 10;
-/// Bytes of any one name or path in the manifest.
+/// Bytes of any one name or path in the manifest, and of a path in a configuration.
 pub const NAME_BYTES: usize = 256;
 /// Bytes of a policy's own name, which must also be valid as a file name.
 pub const POLICY_NAME_BYTES: usize = 64;
-/// Entries of the manifest's `methods`.
+/// Entries of the manifest's `methods`, and of a configuration's.
 pub const METHODS: usize = 64;
-/// Declared fields per method and direction.
+/// Fields per method and direction that the manifest and the configuration name together.
 pub const FIELDS: usize = 32;
 /// Fields that a policy may change, per method and direction.
 pub const CHANGES: usize = 32;
@@ -229,7 +229,8 @@ pub const FUEL_FOR_SETUP: u64 = 100_000 * crate::cost::FUEL_PER_MICROSECOND;
 pub const FUEL_FOR_HANDOVER: u64 = 2_000 * crate::cost::FUEL_PER_MICROSECOND;
 
 /// Bytes of a compat module as uploaded, including its description: filters contain a language's
-/// run-time library.
+/// run-time library. So do policies whose manifest declares `wasi`: for them, all limits of compat
+/// modules hold.
 pub const COMPAT_MODULE_BYTES: usize = 4 << 20;
 /// Bytes of linear memory of a compat module's instance, by default. Go's runtime has 2.3 to 3 MiB
 /// of data and first collects garbage when its heap reaches 4 MiB: with less, a filter that

@@ -3,10 +3,11 @@
 //! It comes from the tenant. Unknown keys, duplicate entries and invalid names are refused rather
 //! than guessed at: the declaration decides what the policy is shown.
 //!
-//! Everything in it is fixed when the policy is built, with one exception. A list of metadata keys
-//! that is `["*"]` stands for the list of the same name in the policy's configuration, and is
-//! replaced by it before any other use ([`crate::Policy::configured`]). So a policy for any key
-//! needs no new build, and still declares which keys it reads.
+//! Everything in it is fixed when the policy is built, with one exception. A list of fields or
+//! metadata keys that is `["*"]` stands for the list of the same name in the policy's
+//! configuration, and is replaced by it before any other use ([`crate::Policy::configured`]). So a
+//! policy for any field or key needs no new build, and still declares what it reads. `fields.rs`
+//! has the lists of fields.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
 use crate::compat::{Abi, CompatDescription};
 use crate::error::ManifestError;
+use crate::fields::{Absent, CONFIGURED, FieldItem, FieldList, FieldTypes, Scope, is_pattern};
 use crate::{Capabilities, Hook, limits};
 
 /// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, within the
@@ -32,12 +34,17 @@ pub struct Manifest {
     /// The call hooks among `declared_hooks`.
     #[serde(skip)]
     hooks: Vec<Hook>,
+    /// What the configuration says about methods, if the policy takes fields from it.
+    #[serde(skip)]
+    scope: Scope,
     /// The parsed bytes, for sending to a policy process.
     #[serde(skip)]
     source: std::sync::Arc<[u8]>,
     #[serde(default)]
     tick_ms: Option<u32>,
     methods: Vec<Method>,
+    #[serde(default)]
+    wasi: bool,
     #[serde(default)]
     capabilities: Vec<Capability>,
     #[serde(default)]
@@ -90,13 +97,13 @@ struct State {
 pub struct Method {
     method: String,
     #[serde(default)]
-    fields: Vec<String>,
+    fields: FieldList,
     #[serde(default)]
-    reply_fields: Vec<String>,
+    reply_fields: FieldList,
     #[serde(default)]
-    changes: Vec<String>,
+    changes: FieldList,
     #[serde(default)]
-    reply_changes: Vec<String>,
+    reply_changes: FieldList,
     #[serde(default)]
     metadata: Vec<String>,
     #[serde(default)]
@@ -107,8 +114,8 @@ pub struct Method {
     reply_metadata_changes: Vec<String>,
 }
 
-/// In a list of metadata keys, as its only entry: the configuration names the keys.
-const CONFIGURED: &str = "*";
+/// Names of an entry's lists of fields.
+const FIELD_LISTS: [&str; 4] = ["fields", "reply_fields", "changes", "reply_changes"];
 
 impl Method {
     /// `package.Service/Method`, `package.Service/*` or `*`.
@@ -118,6 +125,21 @@ impl Method {
 
     /// Dotted paths of the fields that the policy reads at this hook, in the order of the view.
     pub fn fields(&self, hook: Hook) -> &[String] {
+        &self.reads(hook).paths
+    }
+
+    /// For each of [`Method::fields`]: the types that the policy takes, if its configuration names
+    /// the field.
+    pub fn field_types(&self, hook: Hook) -> &[Option<FieldTypes>] {
+        &self.reads(hook).types
+    }
+
+    /// The list of fields that the policy reads, as the manifest has it.
+    pub fn field_items(&self, hook: Hook) -> &[FieldItem] {
+        self.reads(hook).items()
+    }
+
+    fn reads(&self, hook: Hook) -> &FieldList {
         match hook {
             Hook::Request => &self.fields,
             Hook::Reply => &self.reply_fields,
@@ -127,10 +149,52 @@ impl Method {
     /// Dotted paths of the fields that the policy may change at this hook; [`crate::FieldChange`]
     /// has an index into this list.
     pub fn changes(&self, hook: Hook) -> &[String] {
+        &self.writes(hook).paths
+    }
+
+    /// For each of [`Method::changes`]: the types that the policy takes, if its configuration names
+    /// the field.
+    pub fn change_types(&self, hook: Hook) -> &[Option<FieldTypes>] {
+        &self.writes(hook).types
+    }
+
+    /// The list of fields that the policy may change, as the manifest has it.
+    pub fn change_items(&self, hook: Hook) -> &[FieldItem] {
+        self.writes(hook).items()
+    }
+
+    fn writes(&self, hook: Hook) -> &FieldList {
         match hook {
             Hook::Request => &self.changes,
             Hook::Reply => &self.reply_changes,
         }
+    }
+
+    /// The lists of fields, in the order of their names.
+    fn field_lists(&self) -> [(&'static str, &FieldList); 4] {
+        let [fields, reply_fields, changes, reply_changes] = FIELD_LISTS;
+        [
+            (fields, &self.fields),
+            (reply_fields, &self.reply_fields),
+            (changes, &self.changes),
+            (reply_changes, &self.reply_changes),
+        ]
+    }
+
+    /// A list by its name, with its limit.
+    fn field_list_mut(&mut self, name: &str) -> (&mut FieldList, usize) {
+        match name {
+            "fields" => (&mut self.fields, limits::FIELDS),
+            "reply_fields" => (&mut self.reply_fields, limits::FIELDS),
+            "changes" => (&mut self.changes, limits::CHANGES),
+            _ => (&mut self.reply_changes, limits::CHANGES),
+        }
+    }
+
+    /// Whether the policy takes fields from its configuration, at any hook.
+    fn takes_fields(&self) -> bool {
+        let mut lists = self.field_lists().into_iter();
+        lists.any(|(_, list)| list.lists().next().is_some())
     }
 
     /// Keys of the metadata that the policy reads at this hook, in the order of the view.
@@ -216,6 +280,12 @@ impl Manifest {
         all.fold(Capabilities::ALWAYS, |all, one| all | one.0)
     }
 
+    /// Whether the module contains a language's run-time library, which imports WASI. Its bounds
+    /// are those of compat modules.
+    pub fn has_wasi(&self) -> bool {
+        self.wasi
+    }
+
     /// The version of its saved state; `None` if it hands over none.
     pub fn state_version(&self) -> Option<u32> {
         self.state.map(|state| state.version)
@@ -244,8 +314,11 @@ impl Manifest {
     }
 
     /// The index of the entry for a method: the most specific pattern wins. `None` if no entry
-    /// matches.
+    /// matches, or if the configuration lists other methods.
     pub fn method_index(&self, service: &str, method: &str) -> Option<u32> {
+        if !self.scope.covers(service, method) {
+            return None;
+        }
         let exactness = |pattern: &str| match pattern.split_once('/') {
             Some((s, m)) if s == service && m == method => Some(2),
             Some((s, "*")) if s == service => Some(1),
@@ -259,15 +332,44 @@ impl Manifest {
             .map(|(_, index)| index)
     }
 
-    /// True if the configuration must name some of the metadata keys.
-    pub(crate) fn is_configurable(&self) -> bool {
-        let lists = self.methods.iter().flat_map(Method::key_lists);
-        lists.into_iter().any(|(_, keys)| is_configured(keys))
+    /// What happens to a method whose message lacks a field that the configuration names.
+    pub fn absent(&self) -> Absent {
+        self.scope.absent
     }
 
-    /// The manifest with the keys that a configuration names.
+    /// The only methods for which the policy is evaluated, as its configuration lists them; empty:
+    /// all that [`Manifest::methods`] matches.
+    pub fn only_methods(&self) -> &[String] {
+        &self.scope.methods
+    }
+
+    /// The entries with the patterns for which they can be evaluated.
+    pub fn scopes(&self) -> impl Iterator<Item = (&Method, &str)> {
+        self.methods.iter().flat_map(|entry| {
+            let parts = self.scope.parts_of(&entry.method);
+            parts.into_iter().map(move |pattern| (entry, pattern))
+        })
+    }
+
+    /// Whether a configuration can name fields.
+    pub fn takes_fields(&self) -> bool {
+        self.methods.iter().any(Method::takes_fields)
+    }
+
+    /// True if the configuration must name some of the fields or metadata keys.
+    pub(crate) fn is_configurable(&self) -> bool {
+        let lists = self.methods.iter().flat_map(Method::key_lists);
+        let mut fields = self.methods.iter().flat_map(Method::field_lists);
+        lists.into_iter().any(|(_, keys)| is_configured(keys))
+            || fields.any(|(_, list)| list.is_open)
+    }
+
+    /// The manifest with the fields and keys that a configuration names.
     pub(crate) fn configured(&self, config: &[u8]) -> Result<Manifest, ManifestError> {
         let mut manifest = self.clone();
+        if config.trim_ascii().is_empty() {
+            return Err(ManifestError::NoConfiguration);
+        }
         let config: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(config).map_err(ManifestError::NotAnObject)?;
         for entry in &mut manifest.methods {
@@ -292,6 +394,15 @@ impl Manifest {
                 }
                 check_keys(&format!("{name:?}"), list)?;
             }
+            for name in FIELD_LISTS {
+                let (list, max) = entry.field_list_mut(name);
+                if list.is_open {
+                    *list = list.filled(&config, max)?;
+                }
+            }
+        }
+        if manifest.takes_fields() {
+            manifest.scope = Scope::of(&config)?;
         }
         Ok(manifest)
     }
@@ -308,6 +419,12 @@ impl Manifest {
         }
         let mut manifest: Manifest =
             serde_json::from_slice(bytes).map_err(ManifestError::Syntax)?;
+        for entry in &mut manifest.methods {
+            for name in FIELD_LISTS {
+                let (list, _) = entry.field_list_mut(name);
+                *list = std::mem::take(list).named(name);
+            }
+        }
         manifest.check()?;
         manifest.source = bytes.into();
         let declared = manifest.declared_hooks.iter();
@@ -364,6 +481,9 @@ impl Manifest {
             return Ok(());
         };
         compat.check()?;
+        if self.wasi {
+            return Err(ManifestError::CompatWasi);
+        }
         let may_change = self.capabilities().contains(Capabilities::CHANGE);
         if compat.changes() && !may_change {
             return Err(ManifestError::UndeclaredChanges);
@@ -372,6 +492,12 @@ impl Manifest {
         if let Some(entry) = self.methods.iter().find(|entry| keys(entry)) {
             let pattern = entry.method.clone();
             return Err(ManifestError::MethodMetadata { pattern });
+        }
+        if let Some(entry) = self.methods.iter().find(|entry| entry.takes_fields()) {
+            return Err(ManifestError::CompatConfigured {
+                pattern: entry.method.clone(),
+                abi: compat.abi().name(),
+            });
         }
         let reads = |entry: &Method| !entry.fields.is_empty() || !entry.reply_fields.is_empty();
         let changes = |entry: &Method| !entry.changes.is_empty() || !entry.reply_changes.is_empty();
@@ -417,27 +543,32 @@ fn check_policy_name(name: &str) -> Result<(), ManifestError> {
 fn check_method(entry: &Method, may_change: bool) -> Result<(), ManifestError> {
     let pattern = &entry.method;
     check_length("method", pattern)?;
-    let well_formed = match pattern.split_once('/') {
-        None => pattern == "*",
-        Some((service, method)) => {
-            let word = |s: &str| !s.is_empty() && !s.contains(['/', '*']);
-            word(service) && (word(method) || method == "*")
-        }
-    };
-    if !well_formed {
+    if !is_pattern(pattern) {
         let pattern = pattern.clone();
         return Err(ManifestError::Pattern { pattern });
     }
+    for (what, list) in entry.field_lists() {
+        let max = match what.ends_with("changes") {
+            true => limits::CHANGES,
+            false => limits::FIELDS,
+        };
+        list.check()?;
+        check_paths(entry, what, &list.paths, max)?;
+        if list.is_open {
+            let lists = list.lists().map(|list| &list.config);
+            let lists: Vec<_> = lists.collect();
+            check_list(&format!("{what} of {pattern}"), lists.into_iter(), 0..=max)?;
+        }
+    }
     for hook in [Hook::Request, Hook::Reply] {
-        check_paths(entry, "fields", entry.fields(hook), limits::FIELDS)?;
-        check_paths(entry, "changes", entry.changes(hook), limits::CHANGES)?;
-        for (list, items) in [
-            ("changes", entry.changes(hook)),
-            ("metadata_changes", entry.metadata_changes(hook)),
+        let keys = entry.metadata_changes(hook);
+        for (list, first) in [
+            ("changes", entry.writes(hook).first()),
+            ("metadata_changes", keys.first().cloned()),
         ] {
-            if let (Some(item), false) = (items.first(), may_change) {
+            if let (Some(item), false) = (first, may_change) {
                 return Err(ManifestError::UndeclaredChange {
-                    item: item.clone(),
+                    item,
                     list,
                     pattern: pattern.clone(),
                 });

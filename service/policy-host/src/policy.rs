@@ -86,8 +86,8 @@ impl Policy {
     pub(crate) fn cut(&self, limits: &TenantLimits) -> TenantLimits {
         let host = &self.0.host;
         let memory_bytes = match &self.0.code {
-            Code::Own(_) => limits.memory_bytes,
-            Code::ProxyWasm(_) | Code::Opa(..) => limits.compat_memory_bytes,
+            Code::Own(_) if !self.0.manifest.has_wasi() => limits.memory_bytes,
+            Code::Own(_) | Code::ProxyWasm(_) | Code::Opa(..) => limits.compat_memory_bytes,
         };
         TenantLimits {
             memory_bytes: memory_bytes.min(host.memory_bytes_max),

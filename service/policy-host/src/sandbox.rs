@@ -8,6 +8,7 @@ use std::ops::Range;
 use wasmtime::{InstancePre, Memory, Store, StoreLimitsBuilder, TypedFunc};
 
 use crate::budget::{Budget, start_error, store};
+use crate::compat::setup::optional;
 use crate::imports::State;
 use crate::text::text;
 use crate::{
@@ -90,11 +91,28 @@ impl Sandbox {
             dead: false,
         };
         let failed = |step| move |fault| LoadError::Setup { step, fault };
+        sandbox.initialize(&instance)?;
         sandbox
             .ask_buffer(config.len().max(FIRST_BUFFER_BYTES))
             .map_err(failed("buffer"))?;
         sandbox.configure(config)?;
         Ok(sandbox)
+    }
+
+    /// Starts the run-time library of a module with WASI.
+    fn initialize(&mut self, instance: &wasmtime::Instance) -> Result<(), LoadError> {
+        if !self.policy.manifest().has_wasi() {
+            return Ok(());
+        }
+        let initialize = optional::<_, (), ()>(instance, &mut self.store, "_initialize")?;
+        let Some(initialize) = initialize else {
+            return Ok(());
+        };
+        self.enter(|_, store| initialize.call(store, ()))
+            .map_err(|fault| LoadError::Setup {
+                step: "start",
+                fault,
+            })
     }
 
     /// Refuses everything after a fault.
@@ -258,6 +276,7 @@ fn state(policy: &Policy, setup: &Setup<'_>) -> State {
     let own = || SharedState::new(&StateLimits::default());
     State {
         limiter,
+        capabilities: policy.manifest().capabilities(),
         memory: None,
         log: Vec::new(),
         log_dropped: 0,

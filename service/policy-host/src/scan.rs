@@ -14,7 +14,7 @@ use wasmparser::{
 use crate::compat::Abi;
 use crate::sections::{MANIFEST_SECTION, invalid, manifests};
 use crate::text::cut;
-use crate::{LoadError, Manifest, imports, limits, opa, proxy_wasm};
+use crate::{LoadError, Manifest, imports, limits, opa, proxy_wasm, wasi};
 
 /// All features beyond WebAssembly 1.0 that a module may use; the engine is configured with the
 /// same set.
@@ -37,16 +37,21 @@ struct Bounds {
     cost: u64,
 }
 
-/// The rules for a module's scan: those of the interface in its manifest, if any.
+/// The rules for a module's scan, which its manifest selects.
 struct Rules {
     abi: Option<Abi>,
+    has_wasi: bool,
     bounds: Bounds,
 }
 
 impl Rules {
-    fn of(abi: Option<Abi>) -> Rules {
-        let bounds = match abi {
-            None => Bounds {
+    fn of(manifest: Option<&Manifest>) -> Rules {
+        let abi = manifest
+            .and_then(Manifest::compat)
+            .map(|compat| compat.abi());
+        let has_wasi = manifest.is_some_and(Manifest::has_wasi);
+        let bounds = match abi.is_some() || has_wasi {
+            false => Bounds {
                 module_bytes: limits::MODULE_BYTES,
                 functions: limits::FUNCTIONS,
                 segments: limits::DATA_SEGMENTS,
@@ -55,7 +60,7 @@ impl Rules {
                 branch_targets: limits::BRANCH_TARGETS,
                 cost: limits::COMPILE_COST,
             },
-            Some(_) => Bounds {
+            true => Bounds {
                 module_bytes: limits::COMPAT_MODULE_BYTES,
                 functions: limits::COMPAT_FUNCTIONS,
                 segments: limits::COMPAT_DATA_SEGMENTS,
@@ -65,23 +70,26 @@ impl Rules {
                 cost: limits::COMPAT_COMPILE_COST,
             },
         };
-        Rules { abi, bounds }
+        Rules {
+            abi,
+            has_wasi,
+            bounds,
+        }
     }
 }
 
-/// The interface in the module's only manifest, if there is one and it parses. It selects the rules
-/// of a scan.
-fn peek(wasm: &[u8]) -> Option<Abi> {
+/// The module's only manifest, if there is one and it parses.
+fn peek(wasm: &[u8]) -> Option<Manifest> {
     let manifests = manifests(wasm).ok()?;
     let [manifest] = manifests[..] else {
         return None;
     };
-    Some(Manifest::parse(manifest).ok()?.compat()?.abi())
+    Manifest::parse(manifest).ok()
 }
 
 /// Scans a module and returns its manifest's bytes.
 pub(crate) fn scan(wasm: &[u8]) -> Result<&[u8], LoadError> {
-    let rules = Rules::of(peek(wasm));
+    let rules = Rules::of(peek(wasm).as_ref());
     if wasm.len() > rules.bounds.module_bytes {
         return Err(LoadError::TooLarge {
             bytes: wasm.len(),
@@ -155,7 +163,7 @@ fn check_section(payload: &Payload<'_>, rules: &Rules) -> Result<(), LoadError> 
     };
     bound(what, count.into(), max)?;
     match payload {
-        Payload::ImportSection(section) => check_imports(section.clone(), rules.abi),
+        Payload::ImportSection(section) => check_imports(section.clone(), rules),
         Payload::TableSection(section) => check_tables(section.clone()),
         _ => Ok(()),
     }
@@ -172,7 +180,7 @@ fn check_tables(section: wasmparser::TableSectionReader<'_>) -> Result<(), LoadE
 
 fn check_imports(
     section: wasmparser::ImportSectionReader<'_>,
-    abi: Option<Abi>,
+    rules: &Rules,
 ) -> Result<(), LoadError> {
     for group in section {
         // Compact import groups belong to a disabled feature; the validator refuses them by name.
@@ -180,8 +188,8 @@ fn check_imports(
             continue;
         };
         let (module, name) = (import.module, import.name);
-        let offered = match abi {
-            None => imports::offers(module, name),
+        let offered = match rules.abi {
+            None => imports::offers(module, name, rules.has_wasi),
             Some(Abi::ProxyWasm) => proxy_wasm::offers(module, name),
             Some(Abi::Opa) => opa::offers(module, name),
         };
@@ -189,7 +197,10 @@ fn check_imports(
             continue;
         }
         let (module, name) = (cut(module), cut(name));
-        let page = match abi {
+        let page = match rules.abi {
+            None if module == wasi::MODULE && !rules.has_wasi => {
+                return Err(LoadError::UndeclaredWasi { name });
+            }
             None => return Err(LoadError::UnknownImport { module, name }),
             Some(Abi::ProxyWasm) => "service/policy-host/PROXY_WASM.md",
             Some(Abi::Opa) => "service/policy-host/OPA.md",

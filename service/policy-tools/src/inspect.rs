@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, Policy};
+use tollgate_policy_host::{Capabilities, FieldItem, FieldTypes, Hook, Host, HostConfig, Policy};
 use tollgate_shm_abi::text::escape;
 
 use crate::{ToolError, limits};
@@ -44,10 +44,10 @@ impl Module {
         let methods = manifest.methods().iter().map(|method| {
             json!({
                 "method": method.pattern(),
-                "fields": method.fields(Hook::Request),
-                "reply_fields": method.fields(Hook::Reply),
-                "changes": method.changes(Hook::Request),
-                "reply_changes": method.changes(Hook::Reply),
+                "fields": method.field_items(Hook::Request),
+                "reply_fields": method.field_items(Hook::Reply),
+                "changes": method.change_items(Hook::Request),
+                "reply_changes": method.change_items(Hook::Reply),
                 "metadata": method.metadata(Hook::Request),
                 "reply_metadata": method.metadata(Hook::Reply),
                 "metadata_changes": method.metadata_changes(Hook::Request),
@@ -62,6 +62,7 @@ impl Module {
             "methods": methods.collect::<Vec<_>>(),
             "capabilities": self.capabilities(),
             "imports": policy.imports(),
+            "wasi": manifest.has_wasi(),
             "counters": manifest.counters(),
             "gauges": manifest.gauges(),
             "histograms": manifest.histograms(),
@@ -101,12 +102,14 @@ impl fmt::Display for Module {
         for method in manifest.methods() {
             line("method", method.pattern().to_owned())?;
             for hook in [Hook::Request, Hook::Reply] {
-                let (fields, changes) = (method.fields(hook), method.changes(hook));
-                if !fields.is_empty() {
-                    line("", format!("reads of the {hook}: {}", strings(fields)))?;
-                }
-                if !changes.is_empty() {
-                    line("", format!("changes in the {hook}: {}", strings(changes)))?;
+                for (does, items) in [
+                    ("reads of", method.field_items(hook)),
+                    ("changes in", method.change_items(hook)),
+                ] {
+                    let items: Vec<_> = items.iter().map(item).collect();
+                    if !items.is_empty() {
+                        line("", format!("{does} the {hook}: {}", strings(&items)))?;
+                    }
                 }
                 for (does, keys) in [
                     ("reads", method.metadata(hook)),
@@ -145,6 +148,24 @@ impl fmt::Display for Module {
             "machine code",
             format!("{artifact} bytes, compiled in {compile:.1} ms"),
         )
+    }
+}
+
+/// An entry of a list of fields.
+fn item(item: &FieldItem) -> String {
+    match item {
+        FieldItem::Path(path) => path.clone(),
+        FieldItem::List(list) if list.types == FieldTypes::default() => {
+            format!("the fields in its configuration's {:?}", list.config)
+        }
+        FieldItem::List(list) => {
+            let types: Vec<_> = list.types.names().collect();
+            let types = types.join(", ");
+            format!(
+                "the fields in its configuration's {:?} (of type {types})",
+                list.config
+            )
+        }
     }
 }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 /// Least and most CPU time of a call, in microseconds.
 pub use tollgate_policy_host::limits::{CPU_US_MAX, CPU_US_MIN};
 
+/// Longest name of a policy, in bytes.
+pub use tollgate_policy_host::limits::POLICY_NAME_BYTES;
+
 /// Longest file of cases, in bytes.
 pub const FILE_BYTES: u64 = 16 << 20;
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 use tollgate_jit::Projector;
-use tollgate_marshal::{Patch, Program, Projection};
+use tollgate_marshal::Program;
 use tollgate_policy_chain::evaluation::Unchanged;
+use tollgate_policy_chain::fields::{self, Fields};
 use tollgate_policy_chain::plan::Patcher;
 use tollgate_policy_chain::sample::{Sample, ViewError};
 use tollgate_policy_host::{Effects, Hook, Manifest, ShownKeys};
@@ -103,31 +104,32 @@ impl Entry {
             return Ok(None);
         };
         let method = &manifest.methods()[index as usize];
-        let fields: Vec<_> = method
-            .fields(case.hook)
-            .iter()
-            .map(|path| {
-                let listed = grant.fields.as_ref();
-                (path, listed.is_none_or(|fields| fields.contains(path)))
-            })
-            .collect();
-        let misfit = |error| {
-            let method = case.full_method();
-            ToolError::schema(format!("the policy doesn't fit {method}: {error}"))
+        let granted = |path: &str| {
+            let listed = grant.fields.as_ref();
+            listed.is_none_or(|fields| fields.iter().any(|granted| granted == path))
         };
-        let shown = ShownKeys::new(method, case.hook, |key| {
+        let hook = case.hook;
+        let misfit = |error| {
+            let method_name = case.full_method();
+            let hint = fields::hint(method, hook, &error);
+            ToolError::schema(format!(
+                "the policy doesn't fit {method_name}: {error}{hint}"
+            ))
+        };
+        let shown = ShownKeys::new(method, hook, |key| {
             let listed = grant.metadata.as_ref();
             listed.is_none_or(|keys| keys.iter().any(|granted| granted == key))
         });
-        let projection = Projection::new_granted(layouts, id, &fields);
-        let projection = projection.and_then(|projection| projection.with_spare(shown.len()));
-        let projector = Projector::of(projection.map_err(misfit)?);
-        let patch = Patch::new(layouts, id, method.changes(case.hook)).map_err(misfit)?;
+        let its = fields::resolve((layouts, id), (manifest, method), hook, granted);
+        let Fields::Of { reads, changes } = its.map_err(misfit)? else {
+            return Ok(None);
+        };
+        let projector = Projector::of(reads.with_spare(shown.len()).map_err(misfit)?);
         Ok(Some(Entry {
             method: index,
             projector,
             patcher: Patcher {
-                patch,
+                patch: changes,
                 keys: method.metadata_changes(case.hook).to_vec(),
                 layouts: Arc::clone(layouts),
             },

@@ -390,7 +390,9 @@ impl Tollgate {
         push(&a, "null", &["--provider"], &[])?;
         let config = config.display().to_string();
         push(&a, "acl", &tenant, &["--config", &config])?;
-        let config = bed.file("limit.json", r#"{"per_second": 1000000, "burst": 1000000}"#);
+        let limit = r#"{"fields": ["customer_name"], "methods": ["hotel.Reservation/Reserve"],
+            "per_second": 1000000, "burst": 1000000}"#;
+        let config = bed.file("limit.json", limit);
         let config = config.display().to_string();
         push(&a, "rate-limit", &tenant, &["--config", &config])?;
         Ok(Tollgate {

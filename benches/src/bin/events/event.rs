@@ -336,7 +336,10 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
         .map_err(|error| format!("the policy can't be read: {error}"))?;
     let push = |admin: &mut Admin, limit: RateLimit| {
         let RateLimit { per_second, burst } = limit;
-        let config = format!(r#"{{"per_second": {per_second}, "burst": {burst}}}"#);
+        let config = format!(
+            r#"{{"fields": ["customer_name"], "methods": ["hotel.Reservation/Reserve"],
+                "per_second": {per_second}, "burst": {burst}}}"#
+        );
         let pushed = admin.push(&place, "rate-limit", &module, Some(config.as_bytes()));
         pushed.map_err(|failure| format!("the policy is refused: {failure:?}"))
     };

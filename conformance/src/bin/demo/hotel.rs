@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use rustix::process::geteuid;
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::json;
 use tollgate::{
     Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status,
@@ -44,7 +46,23 @@ const MAX_LATENCIES: usize = 2_000_000;
 /// The message of the access list's denials.
 pub(crate) const DENIAL: &str = "customer is on the block list";
 
+/// The user as whom tenants act if the demo is root. No account has this number.
+pub(crate) const TENANTS_USER: u32 = 64_711;
+
+/// Gives up root's rights. This process has one thread yet.
+fn become_the_tenants_user() -> Result<(), String> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let (user, group) = (Uid::from_raw(TENANTS_USER), Gid::from_raw(TENANTS_USER));
+    let changed = set_thread_groups(&[])
+        .and_then(|()| set_thread_res_gid(group, group, group))
+        .and_then(|()| set_thread_res_uid(user, user, user));
+    changed.map_err(|errno| format!("root's rights can't be given up: {errno}"))
+}
+
 fn open(socket: &str, app: &str) -> Result<Session, String> {
+    become_the_tenants_user()?;
     let mut token = String::new();
     let read = std::io::stdin().read_line(&mut token);
     read.map_err(|error| format!("the token can't be read from standard input: {error}"))?;

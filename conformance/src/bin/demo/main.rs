@@ -8,8 +8,8 @@
 //!  └─ demo client          a tenant's bookings, on a
 //! ```
 //!
-//! The real command line pushes, attaches and detaches policies while calls flow: with the tenants'
-//! tokens and, if the demo is root, as a user without rights. The expected counts are computed from
+//! The real command line pushes, attaches and detaches policies while calls flow. It and the
+//! applications act with the tenants' tokens and, if the demo is root, as a user without rights. The expected counts are computed from
 //! the workload, not estimated; the table at the end compares them with the observed ones, and the
 //! exit status is 0 only if all are equal.
 //!

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{ChildStdin, Command};
+use std::process::{ChildStdin, Command, Output};
 use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
@@ -14,7 +14,7 @@ use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed, policy_file, proto_file};
 use tollgate_conformance::workload::{acl_config, blocked_names, other_names};
 
-use crate::hotel::DENIAL;
+use crate::hotel::{DENIAL, TENANTS_USER};
 use crate::terminal::{Expectation, Terminal, grouped};
 
 /// Bookings in flight at once.
@@ -22,9 +22,6 @@ const IN_FLIGHT: &str = "32";
 
 /// Calls in flight at once of the tenant whose policy loops.
 const EVIL_IN_FLIGHT: &str = "4";
-
-/// The user as whom tenants act if the demo is root. No account has this number.
-const TENANTS_USER: u32 = 64_711;
 
 /// The place of every attachment here.
 const SERVICE: &str = "hotel.Reservation";
@@ -144,19 +141,19 @@ impl<'a> Story<'a> {
             a.listen(),
             b.listen()
         ));
-        let (token_a, token_b) = (a.tenant("acme"), b.tenant("acme"));
-        terminal.command("tollgate tenant add acme", "(its token, on each host)");
-        let server = App::start(&["server", &socket(&b)], &token_b)?;
-        let target = b.listen().to_string();
-        let client = App::start(&["client", &socket(&a), &target, IN_FLIGHT], &token_a)?;
-        terminal.tell("acme's hotel reservation server runs on B, its client on A");
         std::fs::set_permissions(bed.path(""), Permissions::from_mode(0o755))
             .and_then(|()| std::fs::copy(program("tollgate"), bed.path("tollgate")))
             .map_err(|error| format!("the tenants' directory can't be made: {error}"))?;
+        let (token_a, token_b) = (a.tenant("acme"), b.tenant("acme"));
+        terminal.command("tollgate tenant add acme", "(its token, on each host)");
         terminal.tell(match geteuid().is_root() {
             true => "From here on, tenants act with their tokens, as a user without any rights",
             false => "From here on, tenants act with their tokens",
         });
+        let server = App::start(&["server", &socket(&b)], &token_b)?;
+        let target = b.listen().to_string();
+        let client = App::start(&["client", &socket(&a), &target, IN_FLIGHT], &token_a)?;
+        terminal.tell("acme's hotel reservation server runs on B, its client on A");
         Ok(Story {
             terminal,
             bed,
@@ -224,32 +221,20 @@ impl<'a> Story<'a> {
     fn show_a_denied_call(&self) -> Result<(), String> {
         let customer = blocked_names().swap_remove(0);
         let request = json!({ "customer_name": customer }).to_string();
-        let (proto, to) = (
-            proto_file("hotel.proto").display().to_string(),
-            self.b.listen().to_string(),
-        );
-        let who = [
-            "call",
-            "--token",
-            &self.token_a,
-            "--proto",
-            &proto,
-            "--to",
-            &to,
-        ];
-        let outcome = self.a.tollgate(
-            who.into_iter()
-                .chain(["hotel.Reservation/Reserve", &request]),
-        );
-        let shown = format!("tollgate call ... --to {to} hotel.Reservation/Reserve '{request}'");
+        let proto = self.readable("hotel.proto", &proto_file("hotel.proto"))?;
+        let (to, method) = (self.b.listen().to_string(), "hotel.Reservation/Reserve");
+        let args = ["call", "--proto", &proto, "--to", &to, method, &request];
+        let ended = self.as_tenant(&self.token_a, &args)?;
+        let (code, said) = (ended.status.code(), String::from_utf8_lossy(&ended.stderr));
+        let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
         self.terminal.command(
-            &shown,
-            &format!("exit status {}: {}", outcome.code, outcome.err.trim()),
+            &format!("tollgate call ... --to {to} {method} '{request}'"),
+            &format!("exit status {code}: {}", said.trim()),
         );
-        match outcome.code == 7 && outcome.err.contains(DENIAL) {
+        match code == "7" && said.contains(DENIAL) {
             true => Ok(()),
             false => Err(format!(
-                "a listed customer's booking was not denied: {outcome}"
+                "a listed customer's booking was not denied: exit status {code}: {said}"
             )),
         }
     }
@@ -447,14 +432,7 @@ impl<'a> Story<'a> {
 
     /// Runs the command line on host A as the bearer of a token and shows it, with paths shortened.
     fn tollgate_shown(&self, token: &str, args: &[&str], shown: &str) -> Result<(), String> {
-        let mut command = Command::new(self.bed.path("tollgate"));
-        command.args(["--socket", &socket(&self.a)]).args(args);
-        command.env("TOLLGATE_TOKEN", token);
-        if geteuid().is_root() {
-            command.uid(TENANTS_USER).gid(TENANTS_USER);
-        }
-        let ended = command.output();
-        let ended = ended.map_err(|error| format!("tollgate {shown}: {error}"))?;
+        let ended = self.as_tenant(token, args)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.terminal
             .command(&format!("tollgate {shown}"), &text(&ended.stdout));
@@ -462,6 +440,18 @@ impl<'a> Story<'a> {
             true => Ok(()),
             false => Err(format!("tollgate {shown}: {}", text(&ended.stderr).trim())),
         }
+    }
+
+    /// Runs the command line on host A as the bearer of a token.
+    fn as_tenant(&self, token: &str, args: &[&str]) -> Result<Output, String> {
+        let mut command = Command::new(self.bed.path("tollgate"));
+        command.args(["--socket", &socket(&self.a)]).args(args);
+        command.env("TOLLGATE_TOKEN", token);
+        if geteuid().is_root() {
+            command.uid(TENANTS_USER).gid(TENANTS_USER);
+        }
+        let ended = command.output();
+        ended.map_err(|error| format!("tollgate {}: {error}", args.join(" ")))
     }
 }
 

@@ -21,9 +21,11 @@ use super::tls::Tls;
 use crate::limits::{
     ACCEPT_PAUSE, CONNECTIONS, CONNECTIONS_PER_USER, KNOWN_NETWORKS, KNOWN_TIME,
     OPERATORS_CONNECTIONS, PREFACE_TIME, REMOTE_CONNECTIONS, REMOTE_CONNECTIONS_PER_NETWORK,
-    REMOTE_KNOWN_CONNECTIONS, STRANGER_LAST, STRANGER_REQUESTS, STRANGER_TIME,
+    REMOTE_CONNECTIONS_PER_TENANT, REMOTE_KNOWN_CONNECTIONS, REMOTE_OPERATORS_CONNECTIONS,
+    STRANGER_LAST, STRANGER_REQUESTS, STRANGER_TIME,
 };
-use crate::status::Status;
+use crate::rights::Principal;
+use crate::status::{Secret, Status};
 
 /// The bytes with which a client of HTTP/2 begins (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
@@ -97,8 +99,41 @@ pub(super) enum Claim {
     Anybody,
     /// A client of a network that has lately proved who it is.
     Known,
-    /// An operator's process.
+    /// An operator.
     Operator,
+}
+
+/// Whose places are counted together.
+pub(super) trait Holder: Clone + Eq + std::hash::Hash + std::fmt::Display {}
+
+impl Holder for Origin {}
+
+/// A tenant, or an operator, whose places are counted in all only.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Party(String);
+
+impl Holder for Party {}
+
+impl Party {
+    /// Who this is, and its claim on a place.
+    pub(super) fn of(principal: &Principal) -> (Party, Claim) {
+        match principal {
+            Principal::Operator { .. } => Party::operator(),
+            Principal::Tenant { tenant, .. } => (Party(tenant.clone()), Claim::Anybody),
+        }
+    }
+
+    /// An operator, and its claim on a place.
+    pub(super) fn operator() -> (Party, Claim) {
+        (Party(String::new()), Claim::Operator)
+    }
+}
+
+/// `tenant acme`.
+impl std::fmt::Display for Party {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "tenant {}", self.0)
+    }
 }
 
 /// How many of something there may be.
@@ -108,53 +143,54 @@ pub(super) struct Most {
     pub(super) all: usize,
     /// Of those, the ones that not anybody gets.
     pub(super) kept: usize,
-    /// Of one origin that isn't an operator's process.
-    pub(super) of_origin: usize,
+    /// Of one holder that isn't an operator.
+    pub(super) of_each: usize,
 }
 
-/// Counts something, in all and of each origin that isn't an operator's process.
+/// Counts something, in all and of each holder that isn't an operator.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Places<H: Holder> {
     most: Most,
-    taken: Mutex<Taken>,
+    taken: Mutex<Taken<H>>,
 }
 
-#[derive(Debug, Default)]
-struct Taken {
+#[derive(Debug)]
+struct Taken<H> {
     all: usize,
-    of_origins: HashMap<Origin, usize>,
+    of_each: HashMap<H, usize>,
 }
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Arc<Places>,
-    origin: Option<Origin>,
+pub(super) struct Place<H: Holder> {
+    places: Arc<Places<H>>,
+    holder: Option<H>,
 }
 
-impl Places {
-    pub(super) fn new(most: Most) -> Arc<Places> {
-        let taken = Mutex::default();
+impl<H: Holder> Places<H> {
+    pub(super) fn new(most: Most) -> Arc<Places<H>> {
+        let (all, of_each) = (0, HashMap::new());
+        let taken = Mutex::new(Taken { all, of_each });
         Arc::new(Places { most, taken })
     }
 
     /// The refusal of one more.
-    pub(super) fn full(&self, what: &str, origin: Origin) -> Status {
-        let Most { all, of_origin, .. } = self.most;
+    pub(super) fn full(&self, what: &str, holder: &H) -> Status {
+        let Most { all, of_each, .. } = self.most;
         let text = format!(
-            "{all} {what}, or {of_origin} of {origin}, are in progress, which is the limit: try again in a moment"
+            "{all} {what}, or {of_each} of {holder}, are in progress, which is the limit: try again in a moment"
         );
         Status::new(Code::RESOURCE_EXHAUSTED, text)
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, Taken<H>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
-    /// `None`: there is no room for another one of this origin.
-    pub(super) fn take(places: &Arc<Places>, origin: Origin, claim: Claim) -> Option<Place> {
+impl<H: Holder> Place<H> {
+    /// `None`: there is no room for another one of this holder.
+    pub(super) fn take(places: &Arc<Places<H>>, holder: &H, claim: Claim) -> Option<Place<H>> {
         let (most, mut taken) = (places.most, places.taken());
         let all = match claim {
             Claim::Known | Claim::Operator => most.all,
@@ -165,8 +201,8 @@ impl Place {
         }
         let is_operator = claim == Claim::Operator;
         if !is_operator {
-            let its = taken.of_origins.entry(origin).or_default();
-            if *its >= most.of_origin {
+            let its = taken.of_each.entry(holder.clone()).or_default();
+            if *its >= most.of_each {
                 return None;
             }
             *its += 1;
@@ -174,21 +210,21 @@ impl Place {
         taken.all += 1;
         Some(Place {
             places: Arc::clone(places),
-            origin: (!is_operator).then_some(origin),
+            holder: (!is_operator).then(|| holder.clone()),
         })
     }
 }
 
-impl Drop for Place {
+impl<H: Holder> Drop for Place<H> {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         taken.all -= 1;
-        if let Some(origin) = self.origin
-            && let Some(its) = taken.of_origins.get_mut(&origin)
+        if let Some(holder) = &self.holder
+            && let Some(its) = taken.of_each.get_mut(holder)
         {
             *its -= 1;
             if *its == 0 {
-                taken.of_origins.remove(&origin);
+                taken.of_each.remove(holder);
             }
         }
     }
@@ -222,20 +258,40 @@ impl Known {
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     peer: Peer,
+    /// What its last proof said.
+    proof: Arc<Mutex<Option<Proof>>>,
     /// Of a client on the network.
     stranger: Option<Arc<Stranger>>,
+}
+
+/// Who the bearer of a token is, or the client without one.
+#[derive(Debug)]
+struct Proof {
+    token: Option<Secret>,
+    principal: Principal,
+    ends: Instant,
 }
 
 /// A client on the network, who is unknown until a request says who it is.
 #[derive(Debug)]
 struct Stranger {
-    known: Arc<Known>,
+    network: Arc<Network>,
     state: Mutex<Proved>,
+}
+
+/// What the connections from the network have in common.
+#[derive(Debug)]
+struct Network {
+    known: Known,
+    /// Connections whose clients are known.
+    parties: Arc<Places<Party>>,
 }
 
 #[derive(Debug)]
 struct Proved {
     is_known: bool,
+    /// The connection's place among those of whom it has proved to be.
+    place: Option<(Party, Place<Party>)>,
     /// Requests that have begun while it is unknown.
     requests: u32,
     /// When its connection ends if it is still unknown then.
@@ -243,13 +299,37 @@ struct Proved {
 }
 
 impl Stranger {
-    fn new(known: Arc<Known>) -> Arc<Stranger> {
+    fn new(network: Arc<Network>) -> Arc<Stranger> {
         let state = Mutex::new(Proved {
             is_known: false,
+            place: None,
             requests: 0,
             ends: Instant::now() + STRANGER_TIME,
         });
-        Arc::new(Stranger { known, state })
+        Arc::new(Stranger { network, state })
+    }
+
+    /// The client has proved who it is. Its connection counts among those of its tenant.
+    fn is_known(&self, origin: Origin, principal: &Principal) -> Result<(), Status> {
+        let (party, claim) = Party::of(principal);
+        let mut state = self.state();
+        if !matches!(&state.place, Some((before, _)) if *before == party) {
+            // Another tenant's place, if it had one, is free.
+            state.place = None;
+            let Some(place) = Place::take(&self.network.parties, &party, claim) else {
+                let last = Instant::now() + STRANGER_LAST;
+                state.ends = match state.is_known {
+                    true => last,
+                    false => state.ends.min(last),
+                };
+                state.is_known = false;
+                return Err(self.network.parties.full("connections", &party));
+            };
+            state.place = Some((party, place));
+        }
+        state.is_known = true;
+        self.network.known.note(origin, Instant::now());
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, Proved> {
@@ -262,8 +342,20 @@ impl Client {
     pub(super) fn process(uid: u32, pid: i32) -> Client {
         Client {
             peer: Peer::Process { uid, pid },
+            proof: Arc::default(),
             stranger: None,
         }
+    }
+
+    fn proof(&self) -> MutexGuard<'_, Option<Proof>> {
+        self.proof.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who sends a request with this token, if the connection's last proof says so.
+    pub(super) fn proved(&self, token: Option<&Secret>, now: Instant) -> Option<Principal> {
+        let proof = self.proof();
+        let proof = proof.as_ref().filter(|proof| now < proof.ends)?;
+        (proof.token.as_ref() == token).then(|| proof.principal.clone())
     }
 
     pub(super) fn peer(&self) -> &Peer {
@@ -295,22 +387,37 @@ impl Client {
         Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
     }
 
-    /// A request has proved who the client is.
-    pub(super) fn is_known(&self) {
+    /// A request has proved who the client is. Until `ends`, the same token proves it again.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED: its tenant has as many connections as it may have. This one ends.
+    pub(super) fn is_known(
+        &self,
+        token: Option<Secret>,
+        principal: Principal,
+        ends: Instant,
+    ) -> Result<Principal, Status> {
         if let Some(stranger) = &self.stranger {
-            stranger.state().is_known = true;
-            stranger.known.note(self.peer.origin(), Instant::now());
+            stranger.is_known(self.peer.origin(), &principal)?;
         }
+        *self.proof() = Some(Proof {
+            token,
+            principal: principal.clone(),
+            ends,
+        });
+        Ok(principal)
     }
 
     /// A request has a token or certificate that isn't valid. If an earlier one was, it may have
     /// ended: the client begins anew.
     pub(super) fn is_unknown(&self) {
+        *self.proof() = None;
         if let Some(stranger) = &self.stranger {
             let mut state = stranger.state();
             if state.is_known {
                 *state = Proved {
                     is_known: false,
+                    place: None,
                     requests: 1,
                     ends: Instant::now() + STRANGER_TIME,
                 };
@@ -333,7 +440,7 @@ pub(super) struct Connection {
     /// Until HTTP/2's preface has come, and how much of it is missing. From then on, the server's
     /// pings find a dead client.
     silent: Option<(Pin<Box<Sleep>>, usize)>,
-    _place: Place,
+    _place: Place<Origin>,
 }
 
 /// The connections that have a place, in the order in which they are ready. Others are closed at
@@ -341,7 +448,7 @@ pub(super) struct Connection {
 pub(super) type Accepted = ReceiverStream<io::Result<Connection>>;
 
 impl Connection {
-    fn new(stream: impl Bytes + 'static, client: Client, place: Place) -> Connection {
+    fn new(stream: impl Bytes + 'static, client: Client, place: Place<Origin>) -> Connection {
         let unknown = client.stranger.as_ref();
         let unknown = unknown.map(|stranger| {
             let ends = stranger.state().ends;
@@ -381,7 +488,7 @@ pub(super) fn of_processes(listener: UnixListener, is_operator: fn(u32) -> bool)
     let places = Places::new(Most {
         all: CONNECTIONS,
         kept: OPERATORS_CONNECTIONS,
-        of_origin: CONNECTIONS_PER_USER,
+        of_each: CONNECTIONS_PER_USER,
     });
     tokio::spawn(async move {
         loop {
@@ -402,7 +509,7 @@ pub(super) fn of_processes(listener: UnixListener, is_operator: fn(u32) -> bool)
                 true => Claim::Operator,
                 false => Claim::Anybody,
             };
-            let Some(place) = Place::take(&places, Origin::User(uid), claim) else {
+            let Some(place) = Place::take(&places, &Origin::User(uid), claim) else {
                 continue;
             };
             let connection = Connection::new(stream, Client::process(uid, pid), place);
@@ -421,9 +528,16 @@ pub(super) fn of_the_network(listener: TcpListener, tls: Option<Tls>) -> Accepte
     let places = Places::new(Most {
         all: REMOTE_CONNECTIONS,
         kept: REMOTE_KNOWN_CONNECTIONS,
-        of_origin: REMOTE_CONNECTIONS_PER_NETWORK,
+        of_each: REMOTE_CONNECTIONS_PER_NETWORK,
     });
-    let known = Arc::<Known>::default();
+    let network = Arc::new(Network {
+        known: Known::default(),
+        parties: Places::new(Most {
+            all: REMOTE_CONNECTIONS,
+            kept: REMOTE_OPERATORS_CONNECTIONS,
+            of_each: REMOTE_CONNECTIONS_PER_TENANT,
+        }),
+    });
     tokio::spawn(async move {
         loop {
             let accepted = tokio::select! {
@@ -436,18 +550,18 @@ pub(super) fn of_the_network(listener: TcpListener, tls: Option<Tls>) -> Accepte
             };
             let address = from.ip().to_canonical();
             let origin = Origin::of(address);
-            let claim = match known.has(origin, Instant::now()) {
+            let claim = match network.known.has(origin, Instant::now()) {
                 true => Claim::Known,
                 false => Claim::Anybody,
             };
-            let Some(place) = Place::take(&places, origin, claim) else {
+            let Some(place) = Place::take(&places, &origin, claim) else {
                 continue;
             };
             // Small answers wait for nothing.
             let _as_it_is = stream.set_nodelay(true);
-            let (tls, sender, known) = (tls.clone(), sender.clone(), Arc::clone(&known));
+            let (tls, sender, network) = (tls.clone(), sender.clone(), Arc::clone(&network));
             tokio::spawn(async move {
-                if let Some(connection) = secured(stream, (address, known), tls, place).await {
+                if let Some(connection) = secured(stream, (address, network), tls, place).await {
                     let _nobody_takes_it = sender.send(Ok(connection)).await;
                 }
             });
@@ -459,13 +573,14 @@ pub(super) fn of_the_network(listener: TcpListener, tls: Option<Tls>) -> Accepte
 /// The connection after its handshake, or without one.
 async fn secured(
     stream: TcpStream,
-    (address, known): (IpAddr, Arc<Known>),
+    (address, network): (IpAddr, Arc<Network>),
     tls: Option<Tls>,
-    place: Place,
+    place: Place<Origin>,
 ) -> Option<Connection> {
     let client = |names| Client {
         peer: Peer::Remote { address, names },
-        stranger: Some(Stranger::new(known)),
+        proof: Arc::default(),
+        stranger: Some(Stranger::new(network)),
     };
     let Some(tls) = tls else {
         return Some(Connection::new(stream, client(Arc::default()), place));
@@ -539,9 +654,9 @@ mod tests {
         let places = Places::new(Most {
             all: 4,
             kept: 2,
-            of_origin: 2,
+            of_each: 2,
         });
-        let take = |user, claim| Place::take(&places, Origin::User(user), claim);
+        let take = |user, claim| Place::take(&places, &Origin::User(user), claim);
         let anybody = [1, 2].map(|user| take(user, Claim::Anybody).unwrap());
         assert!(take(3, Claim::Anybody).is_none(), "the rest is kept");
         let known = [4, 4].map(|user| take(user, Claim::Known).unwrap());

@@ -1,10 +1,11 @@
-//! What the daemon is asked: first whether a request may come, then to carry it out.
+//! What the daemon is asked: first who sends a request, then to carry it out.
 
 use tokio::sync::oneshot;
 use tollgate_shm_abi::status::Code;
 
 use super::connections::Peer;
-use crate::operations::{Answer, Ask, Operation};
+use crate::operations::{Answer, Ask};
+use crate::rights::Principal;
 use crate::status::{Secret, Status};
 
 /// Who sends a request, before authentication.
@@ -32,28 +33,15 @@ pub struct Call {
 pub struct Header {
     /// Who sends it.
     pub caller: Caller,
-    /// Its row of the table; none: no request of the table has this path.
-    pub row: Option<&'static Operation>,
-    /// Takes the answer.
-    pub reply: oneshot::Sender<Admission>,
-}
-
-/// Whether a request may come.
-#[derive(Debug)]
-pub enum Admission {
-    /// It may.
-    May,
-    /// The sender is known, and may not send it.
-    MayNot(Status),
-    /// The sender is unknown.
-    Unknown(Status),
+    /// Takes who that is, or why nobody knows.
+    pub reply: oneshot::Sender<Result<Principal, Status>>,
 }
 
 /// What the daemon is asked.
 #[expect(clippy::large_enum_variant, reason = "most of them are calls")]
 #[derive(Debug)]
 pub enum Incoming {
-    /// Whether a request may come.
+    /// Who sends a request.
     Header(Header),
     /// To carry out a request.
     Call(Call),

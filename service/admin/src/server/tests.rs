@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::client::Client;
-use crate::limits::{CONNECTIONS_PER_USER, MAX_STATUS_BYTES};
+use crate::limits::{CONNECTIONS_PER_USER, MAX_STATUS_BYTES, PROOF_TIME};
+use crate::rights::Principal;
 use crate::status::Secret;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,25 +41,37 @@ fn served(is_operator: fn(u32) -> bool, answer: impl Fn(Call) + Send + 'static) 
     }
 }
 
-/// Lets everybody in but the bearers of `tg_wrong` and, with `tg_viewer`, pushes.
+/// Knows everybody but the bearers of `tg_wrong`; the bearers of `tg_viewer` as a tenant's viewers.
 fn answered(incoming: Incoming, answer: &impl Fn(Call)) {
-    let Header { caller, row, reply } = match incoming {
+    let Header { caller, reply } = match incoming {
         Incoming::Call(call) => return answer(call),
         Incoming::Header(header) => header,
     };
-    let token = caller.token.as_ref().map(Secret::reveal);
-    let is_push = row.is_some_and(|row| row.method == "PushPolicy");
-    let admission = match (token, is_push) {
-        (Some("tg_wrong"), _) => {
-            Admission::Unknown(Status::new(Code::UNAUTHENTICATED, "the token is wrong"))
+    let role = match caller.token.as_ref().map(Secret::reveal) {
+        Some("tg_wrong") => {
+            let wrong = Status::new(Code::UNAUTHENTICATED, "the token is wrong");
+            return drop(reply.send(Err(wrong)));
         }
-        (Some("tg_viewer"), true) => {
-            Admission::MayNot(Status::new(Code::PERMISSION_DENIED, "viewers may not push"))
+        Some("tg_viewer") => Role::Viewer,
+        Some("tg_questions") => {
+            QUESTIONS.fetch_add(1, Ordering::Relaxed);
+            Role::Owner
         }
-        _ => Admission::May,
+        _ => Role::Owner,
     };
-    let _gone = reply.send(admission);
+    let _gone = reply.send(Ok(bearer(role)));
 }
+
+fn bearer(role: Role) -> Principal {
+    Principal::Tenant {
+        tenant: "acme".to_owned(),
+        credential: "default".to_owned(),
+        role,
+    }
+}
+
+/// How often it was asked who the bearer of `tg_questions` is.
+static QUESTIONS: AtomicU64 = AtomicU64::new(0);
 
 impl Served {
     fn client(&self, token: Option<&str>) -> Client {
@@ -90,9 +103,10 @@ fn by_rote(call: Call) {
         Ask::ListTenants(_) => Ok(Answer::ListTenants(ListTenantsResponse {
             tenants: vec![token.to_owned(), described(&call.caller.peer)],
         })),
-        Ask::PushPolicy(mut order) => Ok(Answer::PushPolicy(PushedPolicy {
+        Ask::PushPolicy(order) => Ok(Answer::PushPolicy(PushedPolicy {
             name: {
-                order.begins.take().unwrap().send(()).unwrap();
+                order.steps.tell(PushPolicyStep::Verifying);
+                order.steps.tell(PushPolicyStep::Compiling);
                 order.header.name
             },
             version: order.parts.values().map(Vec::len).sum::<usize>() as u32,
@@ -233,6 +247,26 @@ fn a_malformed_authorization_is_refused() {
 }
 
 #[test]
+fn a_connection_proves_a_token_once_in_a_while() {
+    let served = served(nobody, by_rote);
+    let questions = || QUESTIONS.load(Ordering::Relaxed);
+    let client = served.client(Some("tg_questions"));
+    let began = Instant::now();
+    let mut asked = 0;
+    while began.elapsed() < PROOF_TIME {
+        client.ask(ListTenantsRequest {}).unwrap();
+        asked += 1;
+    }
+    assert!(asked > 2 && questions() <= 2, "{} of {asked}", questions());
+    // Another connection proves it anew, and so does this one later.
+    let (before, another) = (questions(), served.client(Some("tg_questions")));
+    another.ask(ListTenantsRequest {}).unwrap();
+    std::thread::sleep(PROOF_TIME);
+    another.ask(ListTenantsRequest {}).unwrap();
+    assert_eq!(questions(), before + 2);
+}
+
+#[test]
 fn a_push_arrives_whole_and_tells_its_steps() {
     let served = served(everybody, by_rote);
     let client = served.client(None);
@@ -248,11 +282,12 @@ fn a_push_arrives_whole_and_tells_its_steps() {
     let order = PushOrder {
         header,
         parts: parts.map(|(part, bytes)| (part.into(), bytes)).into(),
-        begins: None,
+        ..PushOrder::default()
     };
     let mut steps = Vec::new();
     let pushed = client.push(order, |step| steps.push(step)).unwrap();
-    assert_eq!(steps, [PushPolicyStep::Compiling]);
+    use PushPolicyStep::{Compiling, Verifying};
+    assert_eq!(steps, [Verifying, Compiling]);
     assert_eq!(
         (pushed.name.as_str(), pushed.version),
         ("acl", 3 * 65_536 + 1)
@@ -294,12 +329,12 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
             pushes: Places::new(Most {
                 all: PUSHES,
                 kept: PUSHES,
-                of_origin: PUSHES_PER_USER,
+                of_each: PUSHES_PER_TENANT,
             }),
             applies: Places::new(Most {
                 all: APPLIES,
                 kept: APPLIES,
-                of_origin: APPLIES_PER_USER,
+                of_each: APPLIES_PER_TENANT,
             }),
         }
     };
@@ -310,9 +345,12 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
         .unwrap();
     let refused = runtime.block_on(async {
         let (steps, _kept) = mpsc::channel(2);
-        let caller = Caller {
-            peer: Peer::Process { uid: 1, pid: 1 },
-            token: None,
+        let sender = Sender {
+            caller: Caller {
+                peer: Peer::Process { uid: 1, pid: 1 },
+                token: None,
+            },
+            holder: Party::of(&bearer(Role::Owner)),
         };
         let decoder = tonic::codec::Codec::decoder(&mut tonic_prost::ProstCodec::<
             PushPolicyRequest,
@@ -321,17 +359,20 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
         let body = tonic::body::Body::empty();
         let pieces = Streaming::new_request(decoder, body, None, None);
         let apply = apply_order_of(tonic::body::Body::empty());
-        let applied = service.apply(caller.clone(), apply).await.unwrap_err();
+        let (responses, _kept_too) = mpsc::channel(2);
+        let applied = service.clone().apply(sender.clone(), apply, responses);
+        let applied = applied.await.unwrap_err();
         assert_eq!(applied.code, Code::RESOURCE_EXHAUSTED);
-        let most = format!("{APPLIES} applies, or {APPLIES_PER_USER} of user 1, are in progress");
+        let most =
+            format!("{APPLIES} applies, or {APPLIES_PER_TENANT} of tenant acme, are in progress");
         assert!(applied.message.starts_with(&most), "{applied}");
-        service.push(caller, pieces, steps).await.unwrap_err()
+        service.push(sender, pieces, steps).await.unwrap_err()
     });
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
     assert_eq!(
         refused.message,
         format!(
-            "{PUSHES} pushes, or {PUSHES_PER_USER} of user 1, are in progress, which is the limit: try again in a moment"
+            "{PUSHES} pushes, or {PUSHES_PER_TENANT} of tenant acme, are in progress, which is the limit: try again in a moment"
         )
     );
     // A client that sends half of a request and stops: others are served meanwhile.

@@ -176,6 +176,7 @@ fn chain(found: &Value) -> String {
             ("can't run", "error"),
             ("in quarantine", "quarantine"),
             ("is shown", "fields"),
+            ("of types", "types"),
             ("is shown metadata", "metadata"),
             ("is not granted", "withheld"),
             ("may change", "changes"),

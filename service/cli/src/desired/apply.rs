@@ -1,10 +1,13 @@
 //! `tollgate apply`: documents to the daemon, and what they change.
 
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use tollgate_admin::proto::{ApplyStateHeader, ApplyStateResponse, StateAction, StateChange};
+use tollgate_admin::proto::{
+    AppliedState, ApplyStateHeader, ApplyStateStep, StateAction, StateChange,
+};
 
 use crate::api::Api;
 use crate::desired::args::Apply;
@@ -13,8 +16,9 @@ use crate::desired::order::order;
 use crate::desired::read::read;
 use crate::failure::Failure;
 use crate::output::{self, plain};
+use crate::policy::doing;
 use crate::render::lines;
-use crate::stderr::warn;
+use crate::stderr::{tell, warn};
 
 /// How long the daemon may take: it compiles every new module.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -37,7 +41,12 @@ pub(crate) fn apply(socket: &Path, args: &Apply) -> Result<(String, bool), Failu
         args.acting.token()?.as_ref(),
         PATIENCE,
     )?;
-    let answer = api.apply(order)?;
+    let is_watched = std::io::stderr().is_terminal();
+    let answer = api.apply(order, |step| {
+        if let Some(line) = progress(&step).filter(|_| is_watched) {
+            tell(&line);
+        }
+    })?;
     let warnings = answer.warnings.iter();
     warnings.for_each(|warning| warn(&plain(warning)));
     let differs = answer
@@ -51,6 +60,15 @@ pub(crate) fn apply(socket: &Path, args: &Apply) -> Result<(String, bool), Failu
     Ok((text, args.dry_run && differs))
 }
 
+/// What the daemon does, in a line.
+fn progress(step: &ApplyStateStep) -> Option<String> {
+    let doing = doing(step.step())?;
+    Some(match step.number {
+        0 => format!("{doing} all objects"),
+        number => format!("{} ({number} of {}): {doing}", plain(&step.policy), step.of),
+    })
+}
+
 fn verb(action: StateAction) -> &'static str {
     match action {
         StateAction::Create => "create",
@@ -60,7 +78,7 @@ fn verb(action: StateAction) -> &'static str {
     }
 }
 
-fn as_json(answer: &ApplyStateResponse, is_dry: bool) -> String {
+fn as_json(answer: &AppliedState, is_dry: bool) -> String {
     let changes = answer.changes.iter().map(|change| {
         json!({"action": verb(change.action()), "object": change.object, "details": change.details})
     });

@@ -252,7 +252,8 @@ pub(crate) struct Attach {
 #[command(next_help_heading = "Conditions; unchanged if left out")]
 pub(crate) struct Options {
     /// After a fault, its calls are refused until a fresh instance is ready (reload), refused until
-    /// an operator acts (closed), or pass without evaluation until a fresh instance is ready (open)
+    /// the policy is released or upgraded (closed), or pass without evaluation until a fresh
+    /// instance is ready (open)
     #[arg(long)]
     pub(crate) on_fault: Option<OnFault>,
     /// Its capabilities, in addition to log and metrics: state, change, clock, random; or none.
@@ -427,7 +428,7 @@ pub(crate) struct Place {
 pub(crate) enum OnFault {
     /// Refuse calls until a fresh instance is ready
     Reload,
-    /// Refuse calls until an operator acts
+    /// Refuse calls until the policy is released or upgraded
     Closed,
     /// Let calls pass without evaluation until a fresh instance is ready
     Open,

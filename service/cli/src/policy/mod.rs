@@ -14,7 +14,7 @@ mod versions;
 
 pub(crate) use against::{Against, schema_of};
 pub(crate) use args::{Policy, PolicyCommand};
-pub(crate) use push::fetch;
+pub(crate) use push::{doing, fetch};
 
 use std::path::Path;
 

@@ -41,23 +41,35 @@ pub(super) fn push(api: &Api, args: &Push) -> Result<String, Failure> {
     ];
     let parts = parts.into_iter();
     let order = PushOrder {
-        begins: None,
         header,
         parts: parts
             .filter_map(|(part, bytes)| Some((part.into(), bytes?)))
             .collect(),
+        ..PushOrder::default()
     };
-    let pushed = api.push(order, |step| match step {
-        PushPolicyStep::Compiling if std::io::stderr().is_terminal() => {
-            stderr::tell("uploaded; the daemon verifies and compiles it");
+    let is_watched = std::io::stderr().is_terminal();
+    let pushed = api.push(order, |step| {
+        if let Some(doing) = doing(step).filter(|_| is_watched) {
+            stderr::tell(doing);
         }
-        _ => {}
     })?;
     pushed
         .warnings
         .iter()
         .for_each(|warning| warn(&plain(warning)));
     Ok(format!("{}@{}\n", pushed.name, pushed.version))
+}
+
+/// What the daemon does in a step.
+pub(crate) fn doing(step: PushPolicyStep) -> Option<&'static str> {
+    match step {
+        PushPolicyStep::Unspecified => None,
+        PushPolicyStep::Verifying => Some("uploaded; verifying where it comes from"),
+        PushPolicyStep::Waiting => Some("waiting for a compile worker"),
+        PushPolicyStep::Compiling => Some("scanning and compiling"),
+        PushPolicyStep::Trying => Some("trying the configuration"),
+        PushPolicyStep::Storing => Some("storing"),
+    }
 }
 
 /// The manifest for a module that was made for another proxy's ABI.

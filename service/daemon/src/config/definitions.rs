@@ -245,7 +245,7 @@ pub const DEFINITIONS: &[Definition] = &[
     ),
     Definition {
         key: "socket",
-        what: "Unix socket for applications and administration. Any process that can open it may try tokens; administration needs the daemon's own user or root. The daemon creates a missing directory only for the default path.",
+        what: "Unix socket for applications. Any process that can open it may try tokens. The administrative API has a socket of its own, at this path with .admin appended. The daemon creates a missing directory only for the default path.",
         takes: Takes::Text("a path"),
         at_run_time: None,
         read: |config| {
@@ -455,7 +455,7 @@ pub const DEFINITIONS: &[Definition] = &[
         policies.quarantine_faults,
         number(1, 1_000, "faults"),
         parse,
-        "Number of faults within policies.quarantine_window_s after which a policy gets no fresh instance until an operator acts.",
+        "Number of faults within policies.quarantine_window_s after which a policy gets no fresh instance until it is released or upgraded.",
         "from the next fault on"
     ),
     at_run_time!(

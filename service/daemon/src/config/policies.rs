@@ -20,7 +20,7 @@ pub struct Policies {
     /// Instances that exist at the same time, over all tenants.
     pub instances: u32,
     /// Number of faults within `quarantine_window_s` after which a policy gets no fresh instance
-    /// until an operator acts.
+    /// until it is released or upgraded.
     pub quarantine_faults: u32,
     /// The time window of `quarantine_faults`.
     pub quarantine_window_s: u32,

@@ -246,6 +246,7 @@ impl HostedInstance {
         self.policy.instantiate(&Setup {
             limits: &TenantLimits {
                 memory_bytes: request.memory_bytes,
+                compat_memory_bytes: request.memory_bytes,
                 table_elements: request.table_elements,
                 fuel_per_call: request.fuel_per_call,
                 fuel_for_setup: request.fuel_for_setup,

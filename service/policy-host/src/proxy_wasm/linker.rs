@@ -4,9 +4,8 @@ use wasmtime::{Engine, Linker};
 
 use super::guest::MODULE;
 use super::state::Proxy;
-use super::{
-    body, header_calls, logs, metric_calls, property_calls, refused, shared, streams, wasi,
-};
+use super::{body, header_calls, logs, metric_calls, property_calls, refused, shared, streams};
+use crate::wasi;
 
 /// The specification's functions.
 const FUNCTIONS: [&str; 41] = [

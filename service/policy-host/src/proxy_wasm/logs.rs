@@ -6,7 +6,8 @@ use super::guest::{Answer, Guest, MODULE};
 use super::memory::{answer, both, charge, part, write};
 use super::state::Proxy;
 use super::status;
-use crate::{Capabilities, LogLevel, cost, limits};
+use crate::wasi::Process;
+use crate::{LogLevel, cost, limits};
 
 pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
     linker.func_wrap(MODULE, "proxy_log", log)?;
@@ -43,17 +44,9 @@ fn get_log_level(mut guest: Guest<'_>, level_at: u32) -> Answer {
     Ok(answer(&mut guest, level_at, 0))
 }
 
-/// The time in nanoseconds, if granted.
-pub(super) fn now_ns(state: &Proxy) -> u64 {
-    match state.may(Capabilities::CLOCK) {
-        true => state.now_ms.saturating_mul(1_000_000),
-        false => 0,
-    }
-}
-
 fn get_time(mut guest: Guest<'_>, time_at: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
-    let now = now_ns(guest.data());
+    let now = guest.data().now_ns();
     Ok(match write(&mut guest, time_at, &now.to_le_bytes()) {
         true => status::OK,
         false => status::INVALID_MEMORY_ACCESS,

@@ -16,7 +16,6 @@
 //! | `properties`, `property_calls` | properties of a call; the functions that read and set them |
 //! | `logs` | log lines, the clock and the timer |
 //! | `refused` | calls to other services, which are always refused |
-//! | `wasi` | the harmless functions that a compiler for `wasm32-wasip1` needs |
 //!
 //! Invariants: a function charges before it works. An address or length is checked against memory
 //! each time it is used; if it is outside memory, the answer is a status, as the specification
@@ -40,7 +39,6 @@ mod shared;
 mod state;
 mod status;
 mod streams;
-mod wasi;
 
 pub(crate) use life::Filter;
 pub(crate) use linker::{linker, offers};

@@ -9,6 +9,7 @@ use super::guest::{Answer, Guest, MODULE};
 use super::memory::{answer, charge, copy, give};
 use super::state::Proxy;
 use super::status;
+use crate::wasi::Process;
 use crate::{Capabilities, cost};
 
 pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {

@@ -11,6 +11,7 @@ use super::metrics::Defined;
 use super::properties::Properties;
 use super::queues::Queues;
 use crate::text::text;
+use crate::wasi::Process;
 use crate::{Capabilities, Hook, LogLevel, LogLine, SharedState, limits};
 
 /// A store's data.
@@ -74,18 +75,6 @@ pub(super) struct Local {
 }
 
 impl Proxy {
-    /// Keeps a line for the operator, if there is room.
-    pub(super) fn log(&mut self, level: LogLevel, line: &[u8]) {
-        if self.log.len() >= limits::LOG_LINES {
-            self.log_dropped += 1;
-            return;
-        }
-        self.log.push(LogLine {
-            level,
-            text: text(line, limits::LOG_LINE_BYTES),
-        });
-    }
-
     /// The current call, if functions act on its context.
     pub(super) fn current(&mut self) -> Option<&mut Stream> {
         let effective = self.effective;
@@ -101,10 +90,6 @@ impl Proxy {
             || all
                 .map(|stream| stream.context)
                 .any(|known| known == context)
-    }
-
-    pub(super) fn may(&self, capability: Capabilities) -> bool {
-        self.capabilities.contains(capability)
     }
 
     #[cfg(test)]
@@ -129,6 +114,31 @@ impl Proxy {
             stream: None,
             open: VecDeque::new(),
         }
+    }
+}
+
+impl Process for Proxy {
+    fn memory(&self) -> Option<Memory> {
+        self.memory
+    }
+
+    fn may(&self, capability: Capabilities) -> bool {
+        self.capabilities.contains(capability)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn log(&mut self, level: LogLevel, line: &[u8]) {
+        if self.log.len() >= limits::LOG_LINES {
+            self.log_dropped += 1;
+            return;
+        }
+        self.log.push(LogLine {
+            level,
+            text: text(line, limits::LOG_LINE_BYTES),
+        });
     }
 }
 

@@ -10,7 +10,7 @@ use crate::guests::{guest, limits, setup, view, write};
 
 fn acl(blocked: &[String]) -> Instance {
     let config = serde_json::json!({ "blocked": blocked }).to_string();
-    guest("acl")
+    guest("hotel_acl")
         .instantiate(&setup(&limits(), Some(config.as_bytes())))
         .unwrap()
 }

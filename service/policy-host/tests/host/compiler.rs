@@ -65,7 +65,7 @@ fn children(word: &str) -> Vec<i32> {
 
 #[test]
 fn a_worker_compiles_what_the_host_would() {
-    let wasm = guest_bytes("acl");
+    let wasm = guest_bytes("hotel_acl");
     let compiler = compiler(config());
     let policy = compiler.compile(&wasm).unwrap();
     assert_eq!(policy.manifest().name(), "acl");

@@ -301,7 +301,7 @@ fn the_largest_view_arrives_whole() {
 
 #[test]
 fn misuse_is_reported_and_kills_nobody() {
-    let mut instance = guest("acl")
+    let mut instance = guest("hotel_acl")
         .instantiate(&setup(&limits(), Some(br#"{"blocked":[]}"#)))
         .unwrap();
     let misuse = |result: Result<Verdict, EvaluateError<Infallible>>| match result {
@@ -355,7 +355,7 @@ fn a_view_that_fails_asks_nobody() {
 #[test]
 fn a_batch_is_evaluated_call_by_call() {
     let config = br#"{"blocked":["bob","eve"],"message":"no"}"#;
-    let mut acl = guest("acl")
+    let mut acl = guest("hotel_acl")
         .instantiate(&setup(&limits(), Some(config)))
         .unwrap();
     let names: Vec<String> = (0..limits::BATCH)

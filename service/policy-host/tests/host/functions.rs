@@ -616,3 +616,97 @@ fn exports_for_state_and_ticks_are_asked_for() {
         );
     }
 }
+
+const WASI: &str = r#"
+  (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "clock_time_get" (func $clock (param i32 i64 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))"#;
+
+/// A guest with WASI and these capabilities. `$is` ends it if its arguments differ.
+fn with_wasi(capabilities: &str, body: &str, rest: &str) -> Parts {
+    let manifest = format!(
+        r#"{{"abi":1,"name":"t","wasi":true,"hooks":["request"],"methods":[{{"method":"*"}}],
+        "capabilities":[{capabilities}]}}"#
+    );
+    let is = r#"(func $is (param i32 i32)
+        (if (i32.ne (local.get 0) (local.get 1)) (then unreachable)))
+        (data (i32.const 4096) "\10\10\00\00\05\00\00\00") (data (i32.const 4112) "hello")"#;
+    Parts {
+        imports: WASI,
+        manifest: format!("(@custom \"tollgate.manifest\" {manifest:?})"),
+        rest: format!("{is} {rest}"),
+        ..Parts::with_request(&format!("{body} {ALLOW} i32.const 0"))
+    }
+}
+
+#[test]
+fn wasi_has_no_more_than_the_policy_was_granted() {
+    let body = |random: u32, real: u64, steady: u64| {
+        format!(
+            "(call $is (i32.const {random}) (call $random (i32.const 4300) (i32.const 8)))
+             (call $is (i32.const 0) (call $clock (i32.const 0) (i64.const 1) (i32.const 4400)))
+             (call $is (i32.const 1) (i64.eq (i64.load (i32.const 4400)) (i64.const {real})))
+             (call $is (i32.const 0) (call $clock (i32.const 1) (i64.const 1) (i32.const 4400)))
+             (call $is (i32.const 1) (i64.eq (i64.load (i32.const 4400)) (i64.const {steady})))
+             (call $is (i32.const 21) (call $clock (i32.const 0) (i64.const 1) (i32.const -4)))
+             (call $is (i32.const 8) (call $read (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)))
+             (call $is (i32.const 0) (call $write (i32.const 2) (i32.const 4096) (i32.const 1) (i32.const 4400)))"
+        )
+    };
+    for (capabilities, body) in [
+        ("", body(52, 0, 1)),
+        (r#""clock","random""#, body(0, 1_234_000_000, 1_234_000_000)),
+    ] {
+        let parts = with_wasi(capabilities, &body, "");
+        let mut instance = instance(&parts, &limits(), &fresh());
+        instance.set_time_ms(1234);
+        assert_eq!(
+            evaluate(&mut instance),
+            Ok(Verdict::Allow),
+            "{capabilities}"
+        );
+        let (log, dropped) = instance.take_log();
+        assert_eq!((log.len(), dropped), (1, 0));
+        assert_eq!(log[0].text, "hello");
+    }
+}
+
+#[test]
+fn a_run_time_library_starts_before_the_policy() {
+    let start = r#"(global $started (mut i32) (i32.const 0))
+        (func (export "_initialize") (global.set $started (i32.const 1)))"#;
+    let body = "(call $is (i32.const 1) (global.get $started))";
+    let started = with_wasi("", body, start);
+    let mut its = instance(&started, &limits(), &fresh());
+    assert_eq!(evaluate(&mut its), Ok(Verdict::Allow));
+
+    // Without WASI in the manifest, the export is nobody's.
+    let own = Parts {
+        rest: r#"(func (export "_initialize") unreachable)"#.to_owned(),
+        ..Parts::default()
+    };
+    assert!(own.instantiate().is_ok());
+
+    for (rest, words) in [
+        (
+            r#"(func (export "_initialize") (call $exit (i32.const 3)))"#,
+            "it ended itself with exit status 3",
+        ),
+        (
+            r#"(func (export "_initialize") (loop $l (br $l)))"#,
+            "all 350000000 units of fuel",
+        ),
+        (
+            r#"(func (export "_initialize") (result i32) i32.const 0)"#,
+            "\"_initialize\" has the wrong type",
+        ),
+    ] {
+        let refused = with_wasi("", "", rest)
+            .instantiate()
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains(words), "{refused}");
+    }
+}

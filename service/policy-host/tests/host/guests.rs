@@ -26,7 +26,14 @@ static ARTIFACTS: LazyLock<PathBuf> = LazyLock::new(|| {
             "--target",
             "wasm32-unknown-unknown",
         ])
-        .args(["-p", "policy-null", "-p", "policy-acl", "-p", "policy-spin"])
+        .args([
+            "-p",
+            "policy-null",
+            "-p",
+            "policy-hotel-acl",
+            "-p",
+            "policy-spin",
+        ])
         .arg("--target-dir")
         .arg(&target_dir)
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -163,7 +163,7 @@ fn evaluate_here(
 
 #[test]
 fn a_real_policy_evaluates_batches_in_a_process_as_it_does_here() {
-    let policy = guest("acl");
+    let policy = guest("hotel_acl");
     let list: &[u8] = br#"{"blocked": ["Mallory", "Eve"]}"#;
     let mut isolated = Apart::start(&config());
     let instance = isolated.process.instantiate(&InstanceSetup {
@@ -185,7 +185,7 @@ fn a_real_policy_evaluates_batches_in_a_process_as_it_does_here() {
 
 #[test]
 fn a_bad_configuration_is_refused_in_the_same_words() {
-    let policy = guest("acl");
+    let policy = guest("hotel_acl");
     let isolated = Apart::start(&config());
     let lists = [&b"nonsense"[..], b"[1]"];
     for list in lists {

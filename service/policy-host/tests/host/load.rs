@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use proptest::prelude::*;
-use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, LoadError, limits};
+use tollgate_policy_host::{Absent, Capabilities, Hook, Host, HostConfig, LoadError, limits};
 
 use crate::guests::{HOST, guest, setup};
 use crate::wat::{MANIFEST, Parts};
@@ -26,10 +26,10 @@ fn the_default_parts_are_fine() {
 
 #[test]
 fn policies_of_the_catalogue_load() {
-    for name in ["null", "acl", "spin"] {
+    for name in ["null", "hotel_acl", "spin"] {
         assert_eq!(guest(name).manifest().name(), name);
     }
-    let acl = guest("acl");
+    let acl = guest("hotel_acl");
     let index = acl
         .manifest()
         .method_index("hotel.Reservation", "Reserve")
@@ -189,7 +189,11 @@ fn compat_imports_are_named() {
     };
     assert_eq!(
         import(r#"(import "wasi_snapshot_preview1" "fd_write" (func))"#),
-        "the module imports \"wasi_snapshot_preview1\" \"fd_write\", which isn't offered; guest-sdk/ABI.md lists what tollgate offers"
+        "the module imports \"fd_write\" of WASI, but its manifest doesn't declare it; build for a target without WASI, or declare \"wasi\": true"
+    );
+    assert_eq!(
+        import(r#"(import "env" "fd_write" (func))"#),
+        "the module imports \"env\" \"fd_write\", which isn't offered; guest-sdk/ABI.md lists what tollgate offers"
     );
     check_contains(
         &import(r#"(import "tollgate" "clock" (func))"#),
@@ -207,6 +211,66 @@ fn compat_imports_are_named() {
         &import(r#"(import "tollgate" "counter" (global i32))"#),
         "as a global; it is",
     );
+}
+
+/// A module that imports WASI, and says so.
+fn with_wasi(parts: Parts) -> Parts {
+    let manifest = MANIFEST.replacen('{', r#"{"wasi":true,"#, 1);
+    Parts {
+        manifest: section(&manifest),
+        ..parts
+    }
+}
+
+#[test]
+fn a_declared_wasi_has_the_functions_and_bounds_of_compat_modules() {
+    let write = r#"(import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))"#;
+    let parts = |imports| {
+        with_wasi(Parts {
+            imports,
+            ..Parts::default()
+        })
+    };
+    assert!(parts(write).load().is_ok());
+    check_contains(
+        &refusal(&parts(
+            r#"(import "wasi_snapshot_preview1" "sock_accept" (func))"#,
+        )),
+        r#""sock_accept", which isn't offered"#,
+    );
+    check_contains(
+        &refusal(&parts(
+            r#"(import "wasi_snapshot_preview1" "fd_write" (func))"#,
+        )),
+        "the module doesn't compile: ",
+    );
+    // An instance has the memory of compat modules.
+    let large = with_wasi(Parts {
+        memory: r#"(memory (export "memory") 128)"#,
+        ..Parts::default()
+    });
+    assert!(large.instantiate().is_ok());
+    let own = Parts {
+        memory: r#"(memory (export "memory") 128)"#,
+        ..Parts::default()
+    };
+    let refused = own.instantiate().unwrap_err().to_string();
+    check_contains(&refused, "wants 8388608 bytes of memory");
+    // 2,000 nested blocks are above both bounds, 600 above that of other modules.
+    let nested = |depth: usize| {
+        let body = format!("{}{}", "(block ".repeat(depth), ")".repeat(depth));
+        format!("(func {body})")
+    };
+    let deep = |depth| Parts {
+        rest: nested(depth),
+        ..Parts::default()
+    };
+    assert!(with_wasi(deep(600)).load().is_ok());
+    check_contains(&refusal(&deep(600)), "513 nested blocks");
+    check_contains(&refusal(&with_wasi(deep(2_000))), "1025 nested blocks");
+    // A module for another host has WASI anyway.
+    let compat = r#"{"abi":1,"name":"t","wasi":true,"hooks":["request"],"methods":[{"method":"*"}],"foreign":{"abi":"opa"}}"#;
+    check_contains(&manifest_refusal(compat), "declares wasi");
 }
 
 #[test]
@@ -557,7 +621,11 @@ fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
     }
     let many: Vec<String> = (0..17).map(|i| format!("k{i}")).collect();
     for (config, expected) in [
-        ("", "the configuration isn't a JSON object: EOF"),
+        (
+            "",
+            "the configuration is missing, and this policy takes fields or metadata keys from it",
+        ),
+        ("{", "the configuration isn't a JSON object: EOF"),
         ("[]", "the configuration isn't a JSON object: "),
         (
             r#"{"metadata":"x"}"#,
@@ -583,6 +651,191 @@ fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
         let refused = policy.configured(Some(config.as_bytes())).unwrap_err();
         check_contains(&refused.to_string(), expected);
     }
+}
+
+/// A policy that takes fields from two lists of its configuration.
+fn configurable() -> tollgate_policy_host::Policy {
+    let manifest = r#"{"abi":1,"name":"t","hooks":["request"],"capabilities":["change"],"methods":[
+        {"method":"*","fields":[{"config":"mask","types":["string","bytes"]},{"config":"rest"}],
+         "changes":[{"config":"mask"}],"reply_fields":["*"]},
+        {"method":"a.B/C","fields":["name",{"config":"rest"}]}]}"#;
+    let policy = Parts {
+        manifest: section(manifest),
+        ..Parts::default()
+    };
+    policy.load().unwrap()
+}
+
+/// So may its fields, in lists with names of their own.
+#[test]
+fn a_configuration_names_the_fields_that_a_manifest_leaves_to_it() {
+    let policy = configurable();
+    let entry = &policy.manifest().methods()[0];
+    assert_eq!(entry.fields(Hook::Request), [""; 0], "none are known yet");
+    assert!(policy.manifest().takes_fields());
+    let config = br#"{"mask":["user.name"],"rest":["a","b_1.c"],"reply_fields":["id"],
+        "absent":"skip","methods":["a.B/*","c.D/E"],"other":1}"#;
+    let configured = policy.configured(Some(config)).unwrap();
+    let manifest = configured.manifest();
+    let [any, exact] = manifest.methods() else {
+        panic!("two entries");
+    };
+    assert_eq!(any.fields(Hook::Request), ["user.name", "a", "b_1.c"]);
+    let types: Vec<_> = any.field_types(Hook::Request).iter().flatten().collect();
+    let names = |at: usize| types[at].names().collect::<Vec<_>>();
+    assert_eq!(names(0), ["string", "bytes"]);
+    assert_eq!((names(1).len(), names(2).len()), (8, 8));
+    assert_eq!(any.changes(Hook::Request), ["user.name"]);
+    assert_eq!(any.fields(Hook::Reply), ["id"]);
+    assert_eq!(exact.fields(Hook::Request), ["name", "a", "b_1.c"]);
+    assert!(exact.field_types(Hook::Request)[0].is_none());
+    assert_eq!(manifest.absent(), Absent::Skip);
+    // Only the configured methods are covered; of those, as before, the most exact entry applies.
+    for (service, method, expected) in [
+        ("a.B", "C", Some(1)),
+        ("a.B", "D", Some(0)),
+        ("c.D", "E", Some(0)),
+        ("c.D", "F", None),
+        ("x.Y", "Z", None),
+    ] {
+        assert_eq!(manifest.method_index(service, method), expected);
+    }
+    let scopes: Vec<_> = manifest.scopes().map(|(_, pattern)| pattern).collect();
+    assert_eq!(scopes, ["a.B/*", "c.D/E", "a.B/C"]);
+    // A configured policy stays as it is.
+    let again = configured.configured(Some(b"{}")).unwrap();
+    assert_eq!(again.manifest(), manifest);
+}
+
+#[test]
+fn a_configuration_with_wrong_fields_is_refused_with_the_list_and_the_path() {
+    let policy = configurable();
+    let limit = |n: usize| (0..n).map(|i| format!("f{i}")).collect::<Vec<_>>();
+    let most = serde_json::json!({ "mask": limit(32), "rest": [] }).to_string();
+    assert!(policy.configured(Some(most.as_bytes())).is_ok());
+    let long = "x".repeat(limits::NAME_BYTES);
+    let longest = serde_json::json!({ "rest": [long] }).to_string();
+    assert!(policy.configured(Some(longest.as_bytes())).is_ok());
+    for (config, expected) in [
+        (
+            r#"{"mask":"name"}"#.to_owned(),
+            "the configuration has a \"mask\" that isn't a list of fields' paths",
+        ),
+        (
+            r#"{"mask":[7]}"#.to_owned(),
+            "the configuration has a \"mask\" that isn't a list of fields' paths",
+        ),
+        (
+            r#"{"mask":["a"],"rest":["a"]}"#.to_owned(),
+            "the configuration lists \"a\" twice in \"mask\" and \"rest\"",
+        ),
+        (
+            serde_json::json!({ "mask": limit(20), "rest": ["g"; 13] }).to_string(),
+            "the configuration lists 33 fields in \"mask\" and \"rest\"; 0 to 32 are allowed",
+        ),
+        (
+            serde_json::json!({ "rest": limit(32) }).to_string(),
+            "the configuration lists 32 fields in \"rest\"; 0 to 31 are allowed",
+        ),
+        (
+            serde_json::json!({ "rest": [format!("{long}x")] }).to_string(),
+            "the configuration has a path of 257 bytes in \"rest\"; 1 to 256 are allowed",
+        ),
+        (
+            r#"{"absent":"ignore"}"#.to_owned(),
+            "the configuration has \"absent\": \"ignore\"; there are \"refuse\", \"skip\" and \"empty\"",
+        ),
+        (
+            r#"{"methods":"*"}"#.to_owned(),
+            "the configuration has a \"methods\" that isn't a list of methods",
+        ),
+        (
+            r#"{"methods":[]}"#.to_owned(),
+            "the configuration lists 0 methods in \"methods\"; 1 to 64 are allowed",
+        ),
+        (
+            serde_json::json!({ "methods": limit(65) }).to_string(),
+            "the configuration lists 65 methods in \"methods\"; 1 to 64 are allowed",
+        ),
+        (
+            r#"{"methods":["a.B"]}"#.to_owned(),
+            "the configuration has the method \"a.B\"; write package.Service/Method",
+        ),
+        (
+            r#"{"methods":["a.B/C","a.B/C"]}"#.to_owned(),
+            "the configuration lists \"a.B/C\" twice in \"methods\"",
+        ),
+    ] {
+        let refused = policy.configured(Some(config.as_bytes())).unwrap_err();
+        check_contains(&refused.to_string(), expected);
+    }
+    for path in ["", ".", "a.", ".a", "a..b", "a b", "a[0]", "a-b", "*", "é"] {
+        let config = serde_json::json!({ "mask": [path] }).to_string();
+        let refused = policy.configured(Some(config.as_bytes())).unwrap_err();
+        check_contains(
+            &refused.to_string(),
+            &format!("lists {path:?} in \"mask\"; a path is a field's name, or several"),
+        );
+    }
+}
+
+#[test]
+fn a_manifest_with_a_wrong_list_is_refused() {
+    let method = |lists: &str| {
+        manifest_refusal(&format!(
+            r#"{{"abi":1,"name":"t","hooks":["request"],"methods":[{{"method":"*",{lists}}}]}}"#
+        ))
+    };
+    let long = "x".repeat(limits::NAME_BYTES + 1);
+    for (lists, expected) in [
+        (
+            r#""fields":[{"config":"absent"}]"#.to_owned(),
+            "takes fields from \"absent\" of the configuration, a key that the daemon itself reads",
+        ),
+        (
+            r#""fields":[{"config":""}]"#.to_owned(),
+            "has a list's name of 0 bytes",
+        ),
+        (
+            format!(r#""fields":[{{"config":"{long}"}}]"#),
+            "has a list's name of 257 bytes",
+        ),
+        (
+            r#""fields":[{"config":"a"},{"config":"a"}]"#.to_owned(),
+            "lists \"a\" twice in fields of *",
+        ),
+        (
+            r#""fields":[{"config":"a","types":["text"]}]"#.to_owned(),
+            "there is no type \"text\"; there are bool, int, uint, float, double, string, bytes and enum",
+        ),
+        (
+            r#""fields":[{"config":"a","types":[]}]"#.to_owned(),
+            "a list of types names at least one",
+        ),
+        (
+            r#""fields":[{"list":"a"}]"#.to_owned(),
+            "unknown field `list`, expected `config` or `types`",
+        ),
+        (
+            r#""fields":[7]"#.to_owned(),
+            "expected a field's path, or an object such as {\"config\": \"fields\"}",
+        ),
+        (
+            r#""fields":["name"]"#.to_owned(),
+            "declares the field \"name\" for *; only an exact method has a known schema",
+        ),
+        (
+            r#""changes":[{"config":"a"}]"#.to_owned(),
+            "lists \"a of the configuration\" among the changes of *, but doesn't declare the capability change",
+        ),
+    ] {
+        check_contains(&method(&lists), expected);
+    }
+    let foreign = r#"{"abi":1,"name":"t","hooks":["request"],"methods":[{"method":"*","fields":["*"]}],"foreign":{"abi":"opa"}}"#;
+    check_contains(
+        &manifest_refusal(foreign),
+        "leaves fields of * to the configuration, which a description of a module of opa can't",
+    );
 }
 
 #[test]

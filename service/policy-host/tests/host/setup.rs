@@ -138,10 +138,10 @@ fn the_policies_explain_what_they_dislike() {
             .to_string()
     };
     assert_eq!(
-        refusal("acl", r#"{"blokced": []}"#),
+        refusal("hotel_acl", r#"{"blokced": []}"#),
         "the policy refuses its configuration: \"unknown field `blokced`, expected `blocked` or `message` at line 1 column 10\""
     );
-    assert!(refusal("acl", "").contains("there is none, and this policy needs one"));
+    assert!(refusal("hotel_acl", "").contains("there is none, and this policy needs one"));
     assert!(refusal("spin", "faster").contains("isn't `calls N`, `work N` or `configure`"));
     assert!(matches!(
         guest("spin")

@@ -266,11 +266,8 @@ impl Handler for Api {
         let PushOrder {
             header,
             mut parts,
-            begins,
+            steps,
         } = order;
-        if let Some(begins) = begins {
-            let _client_gone = begins.send(());
-        }
         let mut part = |part: PolicyPart| parts.remove(&part.into());
         let module = part(PolicyPart::Module)
             .ok_or_else(|| Status::new(Code::INVALID_ARGUMENT, "the push has no module"))?;
@@ -283,7 +280,7 @@ impl Handler for Api {
             proof: part(PolicyPart::Proof),
             schema: part(PolicyPart::Schema),
         };
-        let pushed = pushing::push(&self.control, self.actor.clone(), push).await;
+        let pushed = pushing::push(&self.control, self.actor.clone(), push, &steps).await;
         pushed.map_err(refused)
     }
 
@@ -462,13 +459,14 @@ impl Handler for Api {
 
     // ---- desired state ----
 
-    async fn apply_state(&self, request: Authorized<ApplyOrder>) -> Result<ApplyStateResponse> {
-        let order = request.into_request();
+    async fn apply_state(&self, request: Authorized<ApplyOrder>) -> Result<AppliedState> {
+        let mut order = request.into_request();
         self.require(&order.header.tenant)?;
+        let steps = std::mem::take(&mut order.steps);
         let wanted = objects::wanted(order, &self.actor).await?;
-        let applied = desired::apply(&self.control, self.actor.clone(), wanted).await;
+        let applied = desired::apply(&self.control, self.actor.clone(), wanted, &steps).await;
         let (changed, warnings) = applied.map_err(refused)?;
-        Ok(ApplyStateResponse {
+        Ok(AppliedState {
             changes: objects::changes(changed),
             warnings,
         })
@@ -723,8 +721,11 @@ impl Handler for Api {
     ) -> Result<UpgradeDaemonResponse> {
         let request = request.into_request();
         let program = some(request.program).map(PathBuf::from);
-        if program.is_some() && matches!(self.actor, Actor::Operator { .. }) {
-            let text = "an operator's credential upgrades a daemon to the program that it was started from; a process of an operator on its host names another";
+        if let (Some(program), Actor::Operator { .. }) = (&program, &self.actor) {
+            let text = format!(
+                "an operator's credential upgrades a daemon to the file that it was started from, and can't name {program:?}: \
+                 leave the program out, or upgrade as root on the daemon's host"
+            );
             return Err(Status::new(Code::PERMISSION_DENIED, text));
         }
         let limit = request.timeout.map(|timeout| duration("timeout", timeout));

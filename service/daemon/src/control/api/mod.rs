@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   tollgate-admin's server, on threads of its own      socket.rs: the file of its listener
-//!        │ Header: caller, path; then                  remote.rs: the network, with TLS
+//!        │ Header: caller; then                        remote.rs: the network, with TLS
 //!        │ Call: caller, request
 //!        ▼
 //!   serve ── principal.rs: who it is ── paces.rs: a tenant waits for its turn
@@ -27,8 +27,8 @@ mod words;
 use std::rc::Rc;
 
 use tokio::sync::mpsc::Receiver;
-use tollgate_admin::server::{Admission, Call, Header, Incoming, Listener, Server};
-use tollgate_admin::{Operation, Principal, Reach, Status, carry_out, may_send};
+use tollgate_admin::server::{Call, Header, Incoming, Listener, Server};
+use tollgate_admin::{Operation, Principal, Reach, Status, carry_out};
 
 use crate::control::api::handler::Api;
 use crate::control::api::paces::Kind;
@@ -53,33 +53,20 @@ async fn serve(control: Rc<Control>, mut incoming: Receiver<Incoming>) {
     while let Some(asked) = incoming.recv().await {
         let control = Rc::clone(&control);
         match asked {
-            Incoming::Header(header) => tokio::task::spawn_local(admit(control, header)),
+            Incoming::Header(header) => tokio::task::spawn_local(identified(control, header)),
             Incoming::Call(call) => tokio::task::spawn_local(carried_out(control, call)),
         };
     }
 }
 
-/// Whether a request may come whose header has arrived.
-async fn admit(control: Rc<Control>, header: Header) {
-    let Header {
-        caller,
-        row,
-        mut reply,
-    } = header;
+/// Tells who sends a request whose header has arrived.
+async fn identified(control: Rc<Control>, header: Header) {
+    let Header { caller, mut reply } = header;
     let found = tokio::select! {
         found = principal(&control, &caller) => found,
         () = reply.closed() => return,
     };
-    let may = |principal: &Principal| match row {
-        Some(row) => may_send(principal, row.method, &row.rights),
-        None => Ok(()),
-    };
-    let admission = match found.map(|visitor| may(&visitor.principal)) {
-        Ok(Ok(())) => Admission::May,
-        Ok(Err(status)) => Admission::MayNot(status),
-        Err(status) => Admission::Unknown(status),
-    };
-    let _client_gone = reply.send(admission);
+    let _client_gone = reply.send(found.map(|visitor| visitor.principal));
 }
 
 async fn carried_out(control: Rc<Control>, call: Call) {

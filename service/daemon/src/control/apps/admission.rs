@@ -1,15 +1,17 @@
 //! Admission at the control socket: limits of connections and sessions, with a share for each user
-//! and tenant and a reserve for the operator.
+//! and tenant.
 //!
-//! | what | at most | of one | left to the operator |
-//! |---|---|---|---|
-//! | connections | [`MAX_CONNECTIONS`] | user that isn't the operator, without a session: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
-//! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] | needs none |
-//! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] | needs none |
-//! | descriptors | the process's limit, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) and [policy processes](policy_processes) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
+//! | what | at most | of one |
+//! |---|---|---|
+//! | connections | [`MAX_CONNECTIONS`] | user that isn't the operator, without a session: [`STRANGERS_PER_USER`] |
+//! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] |
+//! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] |
+//! | descriptors | the process's limit, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) and [policy processes](policy_processes) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) |
 //!
-//! The operator is root or the daemon's own user. Shares shrink if this process may have few
-//! descriptors. A silent connection is closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
+//! The operator is root or the daemon's own user. A share of their own would protect nobody: they
+//! can end the daemon. Nothing is reserved for them here: administration has a socket of its own,
+//! with its own places and descriptors. Shares shrink if this process may have few descriptors. A
+//! silent connection is closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,8 +19,8 @@ use std::rc::Rc;
 
 use crate::limits::{
     DESCRIPTORS_PER_POLICY_PROCESS, KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS,
-    MAX_POLICY_PROCESSES, MAX_SESSIONS, MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS,
-    SHARES_OF_DESCRIPTORS, STRANGERS_PER_USER,
+    MAX_POLICY_PROCESSES, MAX_SESSIONS, MAX_SESSIONS_PER_TENANT, SHARES_OF_DESCRIPTORS,
+    STRANGERS_PER_USER,
 };
 use crate::process_room::policy_processes;
 use tollgate_datapath::PeerRoom;
@@ -51,7 +53,7 @@ pub(crate) enum NoPlace {
         descriptors: usize,
     },
     #[error(
-        "the daemon may have {0} descriptors; the rest is reserved for its operator, its peers and policy processes ({RAISE_DESCRIPTORS})"
+        "the daemon may have {0} descriptors; the rest is reserved for its administration, its peers and policy processes ({RAISE_DESCRIPTORS})"
     )]
     Descriptors(usize),
     #[error(
@@ -168,14 +170,10 @@ impl Admission {
         is_operator: bool,
     ) -> Result<Connection, NoPlace> {
         let mut taken = self.taken.borrow_mut();
-        let kept = match is_operator {
-            true => 0,
-            false => OPERATORS_CONNECTIONS,
-        };
-        if taken.connections >= MAX_CONNECTIONS - kept {
+        if taken.connections >= MAX_CONNECTIONS {
             return Err(NoPlace::Connections(taken.connections));
         }
-        if taken.descriptors() + kept >= self.descriptors.get() {
+        if taken.descriptors() >= self.descriptors.get() {
             return Err(NoPlace::Descriptors(self.all));
         }
         if !is_operator {
@@ -230,8 +228,7 @@ impl Admission {
                 });
             }
         }
-        let needed = descriptors - 1 + OPERATORS_CONNECTIONS;
-        if taken.descriptors() + needed > self.descriptors.get() {
+        if taken.descriptors() + descriptors - 1 > self.descriptors.get() {
             return Err(NoPlace::Descriptors(self.all));
         }
         drop(taken);
@@ -331,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_without_sessions_leaves_room_for_others_and_all_of_them_for_the_operator() {
+    fn a_user_without_sessions_leaves_room_for_others_unless_it_is_the_operator() {
         let admission = Admission::new(None, 1);
         let (first, why) = all(|| admission.connect(1_000, false));
         assert_eq!(first.len(), STRANGERS_PER_USER);
@@ -341,12 +338,14 @@ mod tests {
             user += 1;
             admission.connect(user, false)
         });
-        let strangers = first.len() + others.len();
-        assert_eq!(strangers, MAX_CONNECTIONS - OPERATORS_CONNECTIONS);
+        assert_eq!(first.len() + others.len(), MAX_CONNECTIONS);
         assert!(why.contains("control connections"), "{why}");
-        let (operators, _) = all(|| admission.connect(0, true));
-        assert_eq!(operators.len(), OPERATORS_CONNECTIONS);
-        drop((first, others, operators));
+        assert!(admission.connect(0, true).is_err());
+        drop((first, others));
+        let (operators, why) = all(|| admission.connect(0, true));
+        assert_eq!(operators.len(), MAX_CONNECTIONS);
+        assert!(why.contains("control connections"), "{why}");
+        drop(operators);
         assert!(admission.taken.borrow().strangers.is_empty());
         assert_eq!(admission.taken.borrow().connections, 0);
     }
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_few_descriptors_shares_are_small_and_the_operator_still_gets_in() {
+    fn where_there_are_few_descriptors_shares_are_small() {
         let admission = Admission::new(Some(1_024), 1);
         let mut kept = Vec::new();
         let mut tenant = 0;
@@ -415,8 +414,6 @@ mod tests {
         });
         assert!(why.contains("1024 descriptors"), "{why}");
         assert!(sessions.len() > 50, "{}", sessions.len());
-        let (operators, _) = all(|| admission.connect(0, true));
-        assert!(operators.len() >= OPERATORS_CONNECTIONS - DESCRIPTORS_PER_SESSION);
         let alone = Admission::new(Some(1_024), 1);
         let (one, why) = all(|| alone.open("mallory", DESCRIPTORS_PER_SESSION));
         assert!(why.contains("LimitNOFILE"), "{why}");
@@ -439,8 +436,6 @@ mod tests {
             let processes = policy_processes(Some(most)) * DESCRIPTORS_PER_POLICY_PROCESS;
             let taken = connections.len() + KEPT_DESCRIPTORS + peers + processes;
             assert!(taken <= most as usize, "{runtimes}: {taken}");
-            let (operators, _) = all(|| admission.connect(0, true));
-            assert!(operators.len() >= OPERATORS_CONNECTIONS, "{runtimes}");
         }
     }
 

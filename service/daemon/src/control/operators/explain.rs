@@ -20,8 +20,9 @@ use tollgate_control::audit::Actor;
 use tollgate_control::{Attachment, Isolation, OnFault, Party, Side, Trial};
 use tollgate_engine::Status;
 use tollgate_marshal::Program;
+use tollgate_marshal::projection::FieldType;
 use tollgate_policy_host::{
-    Capabilities, Effects, EvaluateError, Hook, LogLine, Setup, TenantLimits, Verdict,
+    Capabilities, Effects, EvaluateError, Hook, LogLine, Method, Setup, TenantLimits, Verdict,
 };
 use tollgate_schema::dynamic::{from_json, write_block};
 use tollgate_schema::spelling::did_you_mean;
@@ -35,7 +36,7 @@ use crate::control::apps::schemas::BoundSchema;
 use crate::control::observe::taps::View;
 use crate::control::observe::watching::{no_method, no_tenant, view_of};
 use crate::control::operators::replay::{Kinds, Names, kinds_in, readable, told};
-use crate::control::policies::attachments::{Attachments, granted};
+use crate::control::policies::attachments::{Attachments, granted, skipped};
 use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
@@ -150,7 +151,7 @@ pub(crate) async fn explain(
     let tenant = request.tenant.as_str();
     let config = control.config();
     let found = control.policies.read(|attachments| {
-        let mut found = Vec::new();
+        let (mut found, mut passed) = (Vec::new(), Vec::new());
         for side in &sides {
             for (live, steps) in attachments.evaluates(runtime, tenant, *side, &schema, method) {
                 // The tenant must not learn about the provider's policies.
@@ -161,17 +162,19 @@ pub(crate) async fn explain(
                     let limits = limits_of(control, &placed)?;
                     found.push(witness(limits, &config, *side, hook, &placed, input)?);
                 }
+                passed.extend(passed_by(live, *side, &schema, method, hook));
             }
         }
-        Ok::<_, Status>(found)
+        Ok::<_, Status>((found, passed))
     });
-    let witnesses = found?;
+    let (witnesses, passed) = found?;
     let head = json!({
         "tenant": request.tenant, "method": format!("{}/{}", request.service, request.method), "hook": hook.to_string(),
         "sides": sides.iter().map(|side| side.name()).collect::<Vec<_>>(), "runtime": is_whole.then_some(runtime),
     });
     let Some(json) = message else {
-        let policies: Vec<_> = witnesses.into_iter().map(|w| w.described).collect();
+        let policies = witnesses.into_iter().map(|w| w.described);
+        let policies: Vec<_> = policies.chain(passed).collect();
         return Ok(merged(head, json!({"policies": policies})));
     };
     let id = message_of(method, hook);
@@ -180,7 +183,51 @@ pub(crate) async fn explain(
         let block = block(&schema, id, json.as_bytes())?;
         interrogate(&schema, hook, id, Sample { block, metadata }, witnesses)
     });
-    Ok(merged(head, asked.await??))
+    let mut told = merged(head, asked.await??);
+    if let Some(policies) = told["policies"].as_array_mut() {
+        policies.extend(passed);
+    }
+    Ok(told)
+}
+
+/// The versions of an attachment that aren't evaluated because the message lacks a field, and their
+/// configuration says so.
+fn passed_by(
+    live: &LiveAttachment,
+    side: Side,
+    schema: &BoundSchema,
+    method: &MethodLayout,
+    hook: Hook,
+) -> Vec<Value> {
+    let attachment = &live.attachment;
+    let trial = attachment.slot.candidate.map(|its| its.trial);
+    let mut found = Vec::new();
+    for (version, trial) in [(&live.stable, None), (&live.candidate, trial)] {
+        let Some(version) = version else { continue };
+        let Ok(loaded) = &version.loaded else {
+            continue;
+        };
+        let Some(lacking) = skipped(&loaded.policy, schema, method, hook) else {
+            continue;
+        };
+        let mut described = described(live, version, side, trial);
+        described["answer"] = "unasked".into();
+        described["why"] = format!("{lacking} (its configuration says `absent`: skip)").into();
+        found.push(described);
+    }
+    found
+}
+
+/// The facts about a version that don't depend on the message.
+fn described(live: &LiveAttachment, version: &Version, side: Side, trial: Option<Trial>) -> Value {
+    let attachment = &live.attachment;
+    let (target, options) = (&attachment.target, &attachment.options);
+    let name = format!("{}@{}", attachment.policy, version.number);
+    json!({
+        "policy": name, "owner": target.owner().tenant(), "party": target.party.name(), "side": side.name(),
+        "place": target.to_string(), "role": trial.map_or_else(|| "stable".to_owned(), |trial| trial.to_string()),
+        "on_fault": options.on_fault, "quarantine": attachment.slot.quarantine,
+    })
 }
 
 fn message_of(method: &MethodLayout, hook: Hook) -> MessageId {
@@ -282,13 +329,9 @@ fn witness(
         decides,
     } = *placed;
     let attachment = &live.attachment;
-    let (target, options) = (&attachment.target, &attachment.options);
+    let options = &attachment.options;
     let name = format!("{}@{}", attachment.policy, version.number);
-    let mut described = json!({
-        "policy": name, "owner": target.owner().tenant(), "party": target.party.name(), "side": side.name(),
-        "place": target.to_string(), "role": trial.map_or_else(|| "stable".to_owned(), |trial| trial.to_string()),
-        "on_fault": options.on_fault, "quarantine": attachment.slot.quarantine,
-    });
+    let mut described = described(live, version, side, trial);
     let loaded = match &attachment.slot.quarantine {
         Some(why) => Err(format!("it is quarantined: {why}")),
         None => version.loaded.clone(),
@@ -317,6 +360,7 @@ fn witness(
                     "fields": shown(&options.fields, fields, true), "metadata": shown(&options.metadata, keys, true),
                     "withheld": withheld,
                     "changes": entry.changes(hook), "metadata_changes": entry.metadata_changes(hook),
+                    "types": types_of(entry, hook, &ask),
                 });
                 described = merged(described, more);
             }
@@ -344,6 +388,18 @@ fn witness(
         decides,
         is_open: options.on_fault == OnFault::Open,
     })
+}
+
+/// The types of the fields that the configuration names and the policy is shown.
+fn types_of(entry: &Method, hook: Hook, ask: &PolicyInput) -> Value {
+    let projection = ask.projector.projector().projection();
+    let fields = entry.fields(hook).iter().zip(projection.fields());
+    let types = fields.filter_map(|(path, field)| {
+        let mut all = FieldType::ALL.into_iter();
+        let its = all.find(|one| field.granted && one.tag() == field.present)?;
+        Some((path.clone(), its.name().into()))
+    });
+    Value::Object(types.collect())
 }
 
 fn block(schema: &BoundSchema, id: MessageId, json: &[u8]) -> Result<Vec<u8>, Status> {

@@ -2,7 +2,8 @@
 //! stored.
 
 use prost::Message as _;
-use tollgate_admin::proto::{PolicyProof, PushedPolicy};
+use tollgate_admin::Steps;
+use tollgate_admin::proto::{PolicyProof, PushPolicyStep, PushedPolicy};
 use tollgate_control::audit::Actor;
 use tollgate_control::{Ceiling, Isolation, Owner, PolicyVersion};
 use tollgate_engine::Status;
@@ -32,7 +33,9 @@ pub(crate) async fn push(
     control: &Control,
     actor: Actor,
     push: Push,
+    steps: &Steps<PushPolicyStep>,
 ) -> Result<PushedPolicy, Status> {
+    steps.tell(PushPolicyStep::Verifying);
     let Push {
         owner,
         name,
@@ -64,7 +67,10 @@ pub(crate) async fn push(
         ceilings::check_module(tenant, ceiling, &wasm, &name)?;
     }
     let per_hour = control.compile_s_per_hour(&owner)?;
-    let (policy, wasm) = control.modules.load(&owner, wasm, per_hour).await?;
+    let (policy, wasm) = control
+        .modules
+        .load(&owner, wasm, per_hour, |step| steps.tell(step))
+        .await?;
     // As it is now: the compilation may have taken a while.
     let ceiling = control.ceiling_of(&owner)?;
     if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
@@ -76,8 +82,10 @@ pub(crate) async fn push(
     let warning = warning.transpose()?.flatten();
     // A configuration that the policy rejects is rejected now, not when it is attached.
     let ceiling = ceiling.as_ref();
+    steps.tell(PushPolicyStep::Trying);
     try_configuration(control, &actor, &owner, ceiling, policy, config.clone()).await?;
     control.changes.require_actor(&actor)?;
+    steps.tell(PushPolicyStep::Storing);
     let store = control.changes.store();
     let pushed = store.push_policy(actor, &owner, &name, &wasm, config.as_deref());
     let PolicyVersion { name, version } = pushed.map_err(|error| store_failed(&error))?;

@@ -19,9 +19,10 @@ use tollgate_control::limits::MAX_RECORD;
 use tollgate_control::{Attachment, Isolation, PolicyVersion};
 use tollgate_engine::Status;
 use tollgate_marshal::Projection;
+use tollgate_marshal::projection::FieldType;
 use tollgate_policy_host::{
-    Effects, Hook, Instance, LoadError, Manifest, Method, Setup, TenantLimits, Value as FieldValue,
-    Verdict,
+    Absent, Effects, Hook, Instance, LoadError, Manifest, Method, Setup, TenantLimits,
+    Value as FieldValue, Verdict,
 };
 use tollgate_schema::{Kind, Layouts, MessageId};
 use tollgate_shm_abi::status::Code;
@@ -210,6 +211,8 @@ fn compare(
         let Some(entry) = manifest.methods().get(view.method as usize) else {
             continue;
         };
+        before.check_scope(manifest)?;
+        after.check_scope(manifest)?;
         let message = message_of(schemas, entry, view.hook);
         let kinds = message.map(|(layouts, id)| kinds_in(layouts, id));
         let kinds = |path: &str| kinds.as_ref().and_then(|kinds| kinds(path));
@@ -239,6 +242,37 @@ fn compare(
 }
 
 impl Replayed {
+    /// Refuses views of a version whose configuration selects other calls: a view doesn't say of
+    /// which method it is.
+    fn check_scope(&self, recorder: &Manifest) -> Result<(), Status> {
+        let manifest = self.loaded.policy.manifest();
+        let list = |methods: &[String]| match methods {
+            [] => "all methods".to_owned(),
+            methods => methods.join(", "),
+        };
+        let (theirs, its) = (recorder.only_methods(), manifest.only_methods());
+        let text = if theirs != its {
+            format!(
+                "they are of [{}], but {} is for [{}]",
+                list(theirs),
+                self.name,
+                list(its)
+            )
+        } else if recorder.absent() == Absent::Empty && manifest.absent() != Absent::Empty {
+            format!(
+                "their version was shown messages without its fields (`absent` is \"empty\"), and {} isn't (`absent` is {:?})",
+                self.name,
+                manifest.absent().name()
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Status::new(
+            Code::FAILED_PRECONDITION,
+            format!("the recorded calls can't be replayed: {text}"),
+        ))
+    }
+
     /// This version's decision about a view that was written for another version's entry.
     fn decide(
         &mut self,
@@ -355,11 +389,17 @@ fn number(bits: u64, kind: Option<Kind>) -> Value {
     }
 }
 
-/// The contents of an entry's view, in order: paths of fields, and `metadata KEY`.
+/// The contents of an entry's view, in order: paths of fields, and `metadata KEY`. A view has the
+/// types of fields that a configuration names, so these are other contents.
 fn all_shown(entry: &Method, hook: Hook) -> Vec<String> {
     let keys = entry.metadata(hook).iter();
     let keys = keys.map(|key| format!("metadata {key}"));
-    entry.fields(hook).iter().cloned().chain(keys).collect()
+    let fields = entry.fields(hook).iter().zip(entry.field_types(hook));
+    let fields = fields.map(|(path, types)| match types {
+        Some(_) => format!("{path} of the configuration"),
+        None => path.clone(),
+    });
+    fields.chain(keys).collect()
 }
 
 /// The kind of the field at a path, as the schema declares it; `None` if the schema is unknown.
@@ -375,6 +415,21 @@ pub(crate) fn kinds_in(layouts: &Layouts, root: MessageId) -> impl Fn(&str) -> O
     }
 }
 
+/// The widest kind of a type that a view's entry has; `None` if it has none.
+fn kind_of(present: u32) -> Option<Kind> {
+    let mut all = FieldType::ALL.into_iter();
+    Some(match all.find(|one| one.tag() == present)? {
+        FieldType::Bool => Kind::Bool,
+        FieldType::Int => Kind::I64,
+        FieldType::Uint => Kind::U64,
+        FieldType::Float => Kind::F32,
+        FieldType::Double => Kind::F64,
+        FieldType::String => Kind::String,
+        FieldType::Bytes => Kind::Bytes,
+        FieldType::Enum => Kind::Enum,
+    })
+}
+
 /// The names of a view's values, in the order of the view.
 #[derive(Clone, Copy)]
 pub(crate) struct Names<'n> {
@@ -384,8 +439,9 @@ pub(crate) struct Names<'n> {
     pub(crate) keys: &'n [String],
 }
 
-/// A view by its fields' paths and metadata keys. A field of unknown kind is shown as bytes if it
-/// points into the view, otherwise as a signed number.
+/// A view by its fields' paths and metadata keys. A view has the types of fields that the
+/// configuration names. Any other field of unknown kind is shown as bytes if it points into the
+/// view, otherwise as a signed number.
 pub(crate) fn readable(view: &[u8], Names { fields, keys }: Names<'_>, kinds: Kinds<'_>) -> Value {
     let word = |at: usize| -> Option<u32> {
         let bytes = view.get(at..at + 4)?;
@@ -394,13 +450,14 @@ pub(crate) fn readable(view: &[u8], Names { fields, keys }: Names<'_>, kinds: Ki
     let mut shown = serde_json::Map::new();
     for (path, k) in fields.iter().zip(0usize..) {
         let at = 8 + 16 * k;
-        let (Some(1), Some(len)) = (word(at), word(at + 4)) else {
+        let (Some(present @ 1..), Some(len)) = (word(at), word(at + 4)) else {
             continue;
         };
         let (Some(low), Some(high)) = (word(at + 8), word(at + 12)) else {
             continue;
         };
-        let (kind, value) = (kinds(path), u64::from(high) << 32 | u64::from(low));
+        let kind = kinds(path).or_else(|| kind_of(present));
+        let value = u64::from(high) << 32 | u64::from(low);
         let has_bytes = match kind {
             Some(kind) => matches!(kind, Kind::String | Kind::Bytes),
             None => len > 0,

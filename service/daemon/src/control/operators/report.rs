@@ -496,7 +496,10 @@ fn of_manifest(manifest: &Manifest) -> Value {
         })
         .collect();
     let hooks: Vec<_> = manifest.hooks().iter().map(Hook::to_string).collect();
+    let takes_fields = manifest.takes_fields();
     json!({
+        "absent": takes_fields.then(|| manifest.absent().name()),
+        "only_methods": takes_fields.then(|| manifest.only_methods()),
         "name": manifest.name(), "version": manifest.version(), "hooks": hooks, "methods": methods,
         "capabilities": manifest.capabilities().names().collect::<Vec<_>>(),
         "state_version": manifest.state_version(), "tick_ms": manifest.tick().map(|tick| tick.as_millis() as u64),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tollgate_control::{Attachment, Options, Owner, Party, Side, Target};
 use tollgate_engine::Status;
 use tollgate_jit::Projector;
-use tollgate_marshal::{Patch, ProjectError, Projection};
+use tollgate_marshal::ProjectError;
 use tollgate_policy_host::compat::{Body, CompatDescription, EVERY_KEY, covers};
 use tollgate_policy_host::{
     Capabilities, Hook, Manifest, Method, Policy, SharedState, ShownKeys, StateLimits,
@@ -34,6 +34,7 @@ use crate::limits::MAX_ATTACHMENTS;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
+use tollgate_policy_chain::fields::{self, Fields};
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{
     CompatInput, JsonField, MethodSteps, Patcher, PolicyInput, Scope, Step,
@@ -377,28 +378,27 @@ fn input_of(
         return Ok(None);
     };
     let entry = &manifest.methods()[index as usize];
-    let unfit = |error: ProjectError| doesnt_fit(&name, &place, &error);
-    let fields = entry.fields(hook).iter();
-    let fields: Vec<_> = fields
-        .map(|field| (field, granted(&options.fields, field)))
-        .collect();
-    let shown = ShownKeys::new(entry, hook, |key| granted(&options.metadata, key));
-    let projection = Projection::new_granted(layouts, message, &fields);
-    let projection = projection.and_then(|projection| projection.with_spare(shown.len()));
-    let projector = Projector::of(projection.map_err(unfit)?);
-    let keys = entry.metadata_changes(hook).to_vec();
-    let patch = match entry.changes(hook) {
-        [] if keys.is_empty() => None,
-        changes => {
-            let patch = Patch::new(layouts, message, changes).map_err(unfit)?;
-            let layouts = Arc::clone(layouts);
-            Some(Arc::new(Patcher {
-                patch,
-                keys,
-                layouts,
-            }))
-        }
+    let unfit = |error: ProjectError| {
+        let hint = fields::hint(entry, hook, &error);
+        doesnt_fit(&name, &place, &error, hint)
     };
+    let shown = ShownKeys::new(entry, hook, |key| granted(&options.metadata, key));
+    let its = fields::resolve((layouts, message), (manifest, entry), hook, |field| {
+        granted(&options.fields, field)
+    });
+    let Fields::Of { reads, changes } = its.map_err(unfit)? else {
+        return Ok(None);
+    };
+    let projector = Projector::of(reads.with_spare(shown.len()).map_err(unfit)?);
+    let keys = entry.metadata_changes(hook).to_vec();
+    let changes_nothing = entry.changes(hook).is_empty() && keys.is_empty();
+    let patch = (!changes_nothing).then(|| {
+        Arc::new(Patcher {
+            patch: changes,
+            keys,
+            layouts: Arc::clone(layouts),
+        })
+    });
     let compat = compat_of(attachment, policy, schema, method, hook, &projector)?;
     let label = format!("the input of policy {name} for {place}");
     Ok(Some(PolicyInput {
@@ -426,26 +426,42 @@ pub(crate) fn check_fields(
     let entry = &manifest.methods()[index as usize];
     let layouts = &schema.layout.layouts;
     for (hook, message) in [(Hook::Request, method.input), (Hook::Reply, method.output)] {
-        let fields: Vec<_> = entry
-            .fields(hook)
-            .iter()
-            .map(|field| (field, true))
-            .collect();
-        let fits = Projection::new_granted(layouts, message, &fields)
-            .and_then(|_| Patch::new(layouts, message, entry.changes(hook)));
+        let fits = fields::resolve((layouts, message), (manifest, entry), hook, |_| true);
         fits.map_err(|error| {
             doesnt_fit(
                 name,
                 &format!("{}/{}", schema.layout.name, method.name),
                 &error,
+                fields::hint(entry, hook, &error),
             )
         })?;
     }
     Ok(true)
 }
 
-fn doesnt_fit(name: &str, place: &str, error: &ProjectError) -> Status {
-    let text = format!("policy {name} doesn't fit the schema of {place}: {error}");
+/// The field that a method's message lacks, if the version isn't evaluated there because of it.
+pub(crate) fn skipped(
+    policy: &Policy,
+    schema: &BoundSchema,
+    method: &MethodLayout,
+    hook: Hook,
+) -> Option<ProjectError> {
+    let manifest = policy.manifest();
+    let index = manifest.method_index(&schema.layout.name, &method.name)?;
+    let entry = manifest.methods().get(index as usize)?;
+    let message = match hook {
+        Hook::Request => method.input,
+        Hook::Reply => method.output,
+    };
+    let layouts = &schema.layout.layouts;
+    match fields::resolve((layouts, message), (manifest, entry), hook, |_| true) {
+        Ok(Fields::Skipped(lacking)) if manifest.hooks().contains(&hook) => Some(lacking),
+        _ => None,
+    }
+}
+
+fn doesnt_fit(name: &str, place: &str, error: &ProjectError, hint: &str) -> Status {
+    let text = format!("policy {name} doesn't fit the schema of {place}: {error}{hint}");
     Status::new(Code::FAILED_PRECONDITION, text)
 }
 
@@ -665,11 +681,11 @@ pub(crate) fn check_relevant(policy: &Policy, name: &str, target: &Target) -> Re
                 .rsplit_once('/')
                 .is_some_and(|(service, _)| service == target.service)
     };
-    let mut patterns = manifest.methods().iter().map(|method| method.pattern());
+    let mut patterns = manifest.scopes().map(|(_, pattern)| pattern);
     let relevant = if target.service == tollgate_control::ALL {
         true
     } else if target.method.is_empty() {
-        patterns.clone().any(of_service)
+        patterns.any(of_service)
     } else {
         manifest
             .method_index(&target.service, &target.method)
@@ -678,12 +694,19 @@ pub(crate) fn check_relevant(policy: &Policy, name: &str, target: &Target) -> Re
     if relevant {
         return Ok(());
     }
-    let first = patterns.next().unwrap_or_default().to_owned();
-    let patterns = patterns.fold(first, |all, pattern| format!("{all}, {pattern}"));
+    let mut patterns: Vec<_> = manifest.scopes().map(|(_, pattern)| pattern).collect();
+    patterns.dedup();
     let what = if target.method.is_empty() {
         target.service.clone()
     } else {
         format!("{}/{}", target.service, target.method)
+    };
+    let patterns = match patterns.is_empty() {
+        true => format!(
+            "no method (its configuration lists {})",
+            manifest.only_methods().join(", ")
+        ),
+        false => patterns.join(", "),
     };
     let text = format!("policy {name} is for {patterns}, not for {what}");
     Err(invalid(text))

@@ -252,8 +252,8 @@ pub(in crate::control) fn field_above<'a>(
             path,
         })
     };
-    for entry in manifest.methods() {
-        let (service, method) = match entry.pattern().split_once('/') {
+    for (entry, pattern) in manifest.scopes() {
+        let (service, method) = match pattern.split_once('/') {
             None => (None, None),
             Some((service, "*")) => (Some(service), None),
             Some((service, method)) => (Some(service), Some(method)),

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
+use tollgate_admin::proto::PushPolicyStep;
 use tollgate_engine::Status;
 use tollgate_policy_host::{Compiler, LoadError, Policy};
 use tollgate_shm_abi::status::Code;
@@ -47,12 +48,13 @@ impl Compilation {
 
     /// Compiles a tenant's module, or finds the compiled one; returns the bytes, too, and the time
     /// of a compilation, also of one that failed. `may_compile` is asked before the wait and after
-    /// it.
+    /// it; `tell` is told of both.
     pub(crate) async fn load(
         &self,
         tenant: &str,
         wasm: Vec<u8>,
         may_compile: impl Fn() -> Result<(), Status>,
+        tell: impl Fn(PushPolicyStep),
     ) -> Result<(Result<(Policy, Vec<u8>), Status>, Duration), Status> {
         let compiler = Arc::clone(&self.compiler);
         let (known, wasm) = blocking(move || (compiler.recall(&wasm), wasm)).await?;
@@ -62,9 +64,13 @@ impl Compilation {
         }
         may_compile()?;
         let place = self.enter(tenant)?;
+        if place.turn.try_lock().is_err() || self.workers.available_permits() == 0 {
+            tell(PushPolicyStep::Waiting);
+        }
         let turn = Arc::clone(&place.turn).lock_owned().await;
         may_compile()?;
         let worker = Arc::clone(&self.workers).acquire_owned().await;
+        tell(PushPolicyStep::Compiling);
         let compiler = Arc::clone(&self.compiler);
         let made = blocking(move || {
             // Held to the end, even if nobody waits for the result any more.
@@ -213,7 +219,7 @@ mod tests {
             let (compilation, ended) = (Rc::clone(compilation), Rc::clone(&ended));
             let (tenant, wasm) = (tenant.to_owned(), module(name));
             tasks.spawn_local(async move {
-                let loaded = compilation.load(&tenant, wasm, || Ok(())).await;
+                let loaded = compilation.load(&tenant, wasm, || Ok(()), |_| {}).await;
                 let error = loaded.and_then(|(made, _)| made).unwrap_err();
                 ended.borrow_mut().push((tenant, error.message.to_string()));
             });

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tollgate_admin::proto::PolicyProof;
+use tollgate_admin::proto::{PolicyProof, PushPolicyStep};
 use tollgate_control::{Owner, PolicyVersion, Store, at_ceiling};
 use tollgate_engine::Status;
 use tollgate_policy_host::limits::ISOLATED_STALL;
@@ -65,12 +65,14 @@ impl Modules {
     }
 
     /// Compiles an owner's module, or finds the compiled one; returns the bytes, too. `per_hour`
-    /// limits a tenant's seconds of compilation.
+    /// limits a tenant's seconds of compilation. `tell` is called when the module waits for a
+    /// worker, and when one compiles it.
     pub(in crate::control) async fn load(
         &self,
         owner: &Owner,
         wasm: Vec<u8>,
         per_hour: Option<u32>,
+        tell: impl Fn(PushPolicyStep),
     ) -> Result<(Policy, Vec<u8>), Status> {
         /// Larger modules are hashed on a blocking thread, where they are read, too. One of this
         /// size takes about 0.3 ms.
@@ -85,7 +87,7 @@ impl Modules {
         // Asked before the wait for a worker, and after it.
         let may_compile = || spends.map_or(Ok(()), |spends| self.may_compile(spends));
         let line = owner.to_string();
-        let made = self.compilation.load(&line, wasm, may_compile);
+        let made = self.compilation.load(&line, wasm, may_compile, tell);
         let (made, took) = made.await?;
         if let Some(spends) = spends
             && !took.is_zero()
@@ -145,7 +147,7 @@ impl Modules {
         let stored = stored.map_err(|error| store_failed(&error))?;
         let policy = match self.compiled(&stored.digest) {
             Some(policy) => policy,
-            None => self.load(owner, stored.wasm, per_hour).await?.0,
+            None => self.load(owner, stored.wasm, per_hour, |_| {}).await?.0,
         };
         let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
         // The configuration was accepted when the version was pushed.

@@ -14,6 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tollgate_admin::Steps;
+use tollgate_admin::proto::{ApplyStateStep, PushPolicyStep};
 use tollgate_control::audit::Actor;
 use tollgate_control::{
     Attachment, Ceiling, CeilingValues, Hashed, Isolation, Options, Owner, Snapshot, Store,
@@ -66,6 +68,7 @@ pub(in crate::control) async fn apply(
     control: &Rc<Control>,
     actor: Actor,
     mut wanted: Wanted,
+    steps: &Steps<ApplyStateStep>,
 ) -> Result<(Vec<ObjectChange>, Vec<String>), Status> {
     normalize_settings(control, &mut wanted)?;
     let (mut pushed, mut known) = (BTreeMap::new(), Known::new());
@@ -77,7 +80,14 @@ pub(in crate::control) async fn apply(
     for _ in 0..SKETCHES {
         let sketch = sketch(control, &actor, &wanted)?;
         read(control, &wanted, &sketch, &mut known).await?;
-        verify(control, &actor, &wanted, &sketch, (&known, &mut pushed)).await?;
+        verify(
+            control,
+            (&actor, steps),
+            &wanted,
+            &sketch,
+            (&known, &mut pushed),
+        )
+        .await?;
         let find = finder(&wanted, &sketch, &pushed);
         for wish in wishes(&sketch) {
             at_hand.prepare(control, &wish, &find).await?;
@@ -101,6 +111,10 @@ pub(in crate::control) async fn apply(
                 sketch: &sketch,
                 wishes: &wishes,
             };
+            steps.tell(ApplyStateStep {
+                step: PushPolicyStep::Storing.into(),
+                ..ApplyStateStep::default()
+            });
             return ready.make(at_hand, lock).await;
         }
     }
@@ -224,12 +238,13 @@ fn finder(
 /// Verifies and compiles the modules that are pushed, and tries their configurations.
 async fn verify(
     control: &Rc<Control>,
-    actor: &Actor,
+    (actor, steps): (&Actor, &Steps<ApplyStateStep>),
     wanted: &Wanted,
     sketch: &Sketch,
     (known, pushed): (&Known, &mut BTreeMap<usize, Pushed>),
 ) -> Result<(), Status> {
-    for (index, number) in &sketch.differs.pushes {
+    let pushes = &sketch.differs.pushes;
+    for (position, (index, number)) in pushes.iter().enumerate() {
         if pushed.contains_key(index) {
             continue;
         }
@@ -243,10 +258,20 @@ async fn verify(
             proof,
             ..
         } = &wanted.policies[*index];
+        let policy = format!("policy {name}@{number} of {owner}");
         let in_place = |status: Status| {
-            let text = format!("policy {name}@{number} of {owner}: {}", status.message);
+            let text = format!("{policy}: {}", status.message);
             Status::new(status.code, text)
         };
+        let tell = |step: PushPolicyStep| {
+            steps.tell(ApplyStateStep {
+                step: step.into(),
+                policy: policy.clone(),
+                number: position as u32 + 1,
+                of: pushes.len() as u32,
+            });
+        };
+        tell(PushPolicyStep::Verifying);
         let is_new = matches!(module, Content::Bytes(_));
         let module = content_of(owner, module, known)?;
         let config = configuration.as_ref();
@@ -265,28 +290,29 @@ async fn verify(
                 check_signers(tenant, ceiling, (wasm, proof), name)?;
             }
         }
-        let policy = match control.modules.compiled(module.digest()) {
-            Some(policy) => policy,
+        let compiled = match control.modules.compiled(module.digest()) {
+            Some(compiled) => compiled,
             None => {
-                let loaded = control.modules.load(owner, wasm.to_vec(), per_hour).await;
-                loaded.map_err(in_place)?.0
+                let loaded = control.modules.load(owner, wasm.to_vec(), per_hour, tell);
+                loaded.await.map_err(in_place)?.0
             }
         };
         if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling) {
-            check_language(tenant, ceiling, &policy, name)?;
-            check_memory(tenant, ceiling, &policy, name)?;
+            check_language(tenant, ceiling, &compiled, name)?;
+            check_memory(tenant, ceiling, &compiled, name)?;
         }
+        tell(PushPolicyStep::Trying);
         let tried = pushing::try_configuration(
             control,
             actor,
             owner,
             ceiling,
-            policy.clone(),
+            compiled.clone(),
             config.as_ref().map(|config| config.bytes().to_vec()),
         );
         tried.await.map_err(in_place)?;
         let bytes = config.as_ref().map(|config| Arc::clone(config.bytes()));
-        let configured = policy.configured(bytes.as_deref());
+        let configured = compiled.configured(bytes.as_deref());
         let loaded = configured.map(|policy| Loaded {
             policy,
             config: bytes,

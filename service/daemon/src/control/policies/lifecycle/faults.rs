@@ -123,7 +123,7 @@ impl Control {
     }
 }
 
-/// Creates no more instances of the stable version until an operator acts.
+/// Creates no more instances of the stable version until it is released or upgraded.
 async fn quarantine(
     changes: &Changes,
     policies: &LivePolicies,

@@ -411,7 +411,7 @@ pub(super) fn upgrading(
                 check_trial(tenant, ceiling, &before.target, trial)?;
             }
         }
-        // Quarantined until an operator acts, as now.
+        // Quarantined until a release or an upgrade, as now.
         let quarantined = before.slot.quarantine.is_some();
         let next = Next::Put {
             version: VersionNumber(version),

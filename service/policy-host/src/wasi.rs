@@ -1,23 +1,47 @@
-//! The harmless functions of WASI that compilers for `wasm32-wasip1` link in.
+//! The harmless functions of WASI that compilers for `wasm32-wasip1` link in: in filters for Envoy,
+//! and in policies whose manifest declares `wasi`.
 //!
 //! There are no files, no arguments and no environment. Standard output goes to the log. The clock
 //! and random bytes are there if the policy was granted them. Otherwise the time is fixed, and the
 //! random function fails; it never returns a constant. Waiting ends at once. Ending the process
-//! ends the filter.
+//! ends the instance.
 
-use wasmtime::Linker;
+use wasmtime::{Caller, Linker, Memory};
 
-use super::guest::{Answer, Guest};
-use super::logs::now_ns;
-use super::memory::{both, charge, part, write};
-use super::state::Proxy;
+use crate::budget::charge;
 use crate::{Capabilities, LogLevel, cost, limits};
 
+/// A store's data, as these functions use it.
+pub(crate) trait Process: 'static {
+    /// The guest's memory; `None` before the instance is complete.
+    fn memory(&self) -> Option<Memory>;
+    /// Whether the policy was granted this.
+    fn may(&self, capability: Capabilities) -> bool;
+    /// Unix time in milliseconds, as the host last set it.
+    fn now_ms(&self) -> u64;
+    /// Keeps a line for the operator, if there is room.
+    fn log(&mut self, level: LogLevel, line: &[u8]);
+
+    /// The time in nanoseconds, if granted.
+    fn now_ns(&self) -> u64 {
+        match self.may(Capabilities::CLOCK) {
+            true => self.now_ms().saturating_mul(1_000_000),
+            false => 0,
+        }
+    }
+}
+
+/// The guest that calls.
+type Guest<'a, P> = Caller<'a, P>;
+
+/// The result of a function; an error ends the instance.
+type Answer = wasmtime::Result<u32>;
+
 /// The module name of these functions.
-pub(super) const MODULE: &str = "wasi_snapshot_preview1";
+pub(crate) const MODULE: &str = "wasi_snapshot_preview1";
 
 /// All of them.
-pub(super) const FUNCTIONS: [&str; 22] = [
+pub(crate) const FUNCTIONS: [&str; 22] = [
     "args_get",
     "args_sizes_get",
     "clock_res_get",
@@ -52,96 +76,120 @@ mod errno {
     pub(super) const NOTSUP: u32 = 58;
 }
 
-pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
-    linker.func_wrap(MODULE, "args_sizes_get", no_strings)?;
-    linker.func_wrap(MODULE, "environ_sizes_get", no_strings)?;
-    linker.func_wrap(MODULE, "args_get", |guest: Guest<'_>, _a: u32, _b: u32| {
-        done(guest, errno::SUCCESS)
-    })?;
+pub(crate) fn define<P: Process>(linker: &mut Linker<P>) -> wasmtime::Result<()> {
+    linker.func_wrap(MODULE, "args_sizes_get", no_strings::<P>)?;
+    linker.func_wrap(MODULE, "environ_sizes_get", no_strings::<P>)?;
+    linker.func_wrap(
+        MODULE,
+        "args_get",
+        |guest: Guest<'_, P>, _a: u32, _b: u32| done(guest, errno::SUCCESS),
+    )?;
     linker.func_wrap(
         MODULE,
         "environ_get",
-        |guest: Guest<'_>, _a: u32, _b: u32| done(guest, errno::SUCCESS),
+        |guest: Guest<'_, P>, _a: u32, _b: u32| done(guest, errno::SUCCESS),
     )?;
-    linker.func_wrap(MODULE, "clock_time_get", clock_time_get)?;
-    linker.func_wrap(MODULE, "clock_res_get", clock_res_get)?;
-    linker.func_wrap(MODULE, "random_get", random_get)?;
-    linker.func_wrap(MODULE, "fd_write", fd_write)?;
-    linker.func_wrap(MODULE, "fd_close", |guest: Guest<'_>, fd: u32| {
+    linker.func_wrap(MODULE, "clock_time_get", clock_time_get::<P>)?;
+    linker.func_wrap(MODULE, "clock_res_get", clock_res_get::<P>)?;
+    linker.func_wrap(MODULE, "random_get", random_get::<P>)?;
+    linker.func_wrap(MODULE, "fd_write", fd_write::<P>)?;
+    linker.func_wrap(MODULE, "fd_close", |guest: Guest<'_, P>, fd: u32| {
         standard(guest, fd)
     })?;
-    linker.func_wrap(MODULE, "fd_fdstat_get", fd_fdstat_get)?;
+    linker.func_wrap(MODULE, "fd_fdstat_get", fd_fdstat_get::<P>)?;
     linker.func_wrap(
         MODULE,
         "fd_fdstat_set_flags",
-        |guest: Guest<'_>, fd: u32, _flags: u32| standard(guest, fd),
+        |guest: Guest<'_, P>, fd: u32, _flags: u32| standard(guest, fd),
     )?;
     linker.func_wrap(
         MODULE,
         "fd_filestat_get",
-        |guest: Guest<'_>, _fd: u32, _at: u32| done(guest, errno::BADF),
+        |guest: Guest<'_, P>, _fd: u32, _at: u32| done(guest, errno::BADF),
     )?;
     linker.func_wrap(
         MODULE,
         "fd_prestat_get",
-        |guest: Guest<'_>, _fd: u32, _at: u32| done(guest, errno::BADF),
+        |guest: Guest<'_, P>, _fd: u32, _at: u32| done(guest, errno::BADF),
     )?;
     linker.func_wrap(
         MODULE,
         "fd_prestat_dir_name",
-        |guest: Guest<'_>, _fd: u32, _at: u32, _len: u32| done(guest, errno::BADF),
+        |guest: Guest<'_, P>, _fd: u32, _at: u32, _len: u32| done(guest, errno::BADF),
     )?;
     linker.func_wrap(
         MODULE,
         "fd_read",
-        |guest: Guest<'_>, _fd: u32, _iovs: u32, _count: u32, _at: u32| done(guest, errno::BADF),
+        |guest: Guest<'_, P>, _fd: u32, _iovs: u32, _count: u32, _at: u32| done(guest, errno::BADF),
     )?;
     linker.func_wrap(
         MODULE,
         "fd_readdir",
-        |guest: Guest<'_>, _fd: u32, _at: u32, _len: u32, _cookie: u64, _used: u32| {
+        |guest: Guest<'_, P>, _fd: u32, _at: u32, _len: u32, _cookie: u64, _used: u32| {
             done(guest, errno::BADF)
         },
     )?;
     linker.func_wrap(
         MODULE,
         "fd_seek",
-        |guest: Guest<'_>, _fd: u32, _offset: i64, _whence: u32, _at: u32| done(guest, errno::BADF),
+        |guest: Guest<'_, P>, _fd: u32, _offset: i64, _whence: u32, _at: u32| {
+            done(guest, errno::BADF)
+        },
     )?;
     linker.func_wrap(
         MODULE,
         "path_filestat_get",
-        |guest: Guest<'_>, _fd: u32, _flags: u32, _path: u32, _len: u32, _at: u32| {
+        |guest: Guest<'_, P>, _fd: u32, _flags: u32, _path: u32, _len: u32, _at: u32| {
             done(guest, errno::BADF)
         },
     )?;
-    linker.func_wrap(MODULE, "path_open", path_open)?;
-    linker.func_wrap(MODULE, "poll_oneoff", poll_oneoff)?;
-    linker.func_wrap(MODULE, "sched_yield", |guest: Guest<'_>| {
+    linker.func_wrap(MODULE, "path_open", path_open::<P>)?;
+    linker.func_wrap(MODULE, "poll_oneoff", poll_oneoff::<P>)?;
+    linker.func_wrap(MODULE, "sched_yield", |guest: Guest<'_, P>| {
         done(guest, errno::SUCCESS)
     })?;
-    linker.func_wrap(MODULE, "proc_exit", proc_exit)?;
+    linker.func_wrap(MODULE, "proc_exit", proc_exit::<P>)?;
     Ok(())
 }
 
-fn done(mut guest: Guest<'_>, answer: u32) -> Answer {
+/// The whole memory and the state; the memory is empty before the instance is complete.
+fn both<'a, P: Process>(guest: &'a mut Guest<'_, P>) -> (&'a mut [u8], &'a mut P) {
+    match guest.data().memory() {
+        Some(memory) => memory.data_and_store_mut(guest),
+        None => (&mut [], guest.data_mut()),
+    }
+}
+
+/// A part of memory that the guest named.
+fn part(memory: &[u8], address: u32, len: u32) -> Option<&[u8]> {
+    memory.get(address as usize..)?.get(..len as usize)
+}
+
+fn done<P: Process>(mut guest: Guest<'_, P>, answer: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     Ok(answer)
 }
 
-fn standard(guest: Guest<'_>, fd: u32) -> Answer {
+fn standard<P: Process>(guest: Guest<'_, P>, fd: u32) -> Answer {
     done(guest, if fd <= 2 { errno::SUCCESS } else { errno::BADF })
 }
 
-fn put(guest: &mut Guest<'_>, address: u32, bytes: &[u8]) -> u32 {
-    match write(guest, address, bytes) {
-        true => errno::SUCCESS,
-        false => errno::FAULT,
+fn put<P: Process>(guest: &mut Guest<'_, P>, address: u32, bytes: &[u8]) -> u32 {
+    let (memory, _) = both(guest);
+    let place = memory
+        .get_mut(address as usize..)
+        .and_then(|rest| rest.get_mut(..bytes.len()));
+    match place {
+        Some(place) => {
+            place.copy_from_slice(bytes);
+            errno::SUCCESS
+        }
+        None => errno::FAULT,
     }
 }
 
 /// No arguments, no environment.
-fn no_strings(mut guest: Guest<'_>, count_at: u32, bytes_at: u32) -> Answer {
+fn no_strings<P: Process>(mut guest: Guest<'_, P>, count_at: u32, bytes_at: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     Ok(match put(&mut guest, count_at, &[0; 4]) {
         errno::SUCCESS => put(&mut guest, bytes_at, &[0; 4]),
@@ -151,16 +199,21 @@ fn no_strings(mut guest: Guest<'_>, count_at: u32, bytes_at: u32) -> Answer {
 
 /// Real time and monotonic time are the same here: the daemon's coarse clock. Without a clock, the
 /// monotonic one is fixed at 1, because Go's runtime doesn't start when it reads 0.
-fn clock_time_get(mut guest: Guest<'_>, clock: u32, _precision: u64, time_at: u32) -> Answer {
+fn clock_time_get<P: Process>(
+    mut guest: Guest<'_, P>,
+    clock: u32,
+    _precision: u64,
+    time_at: u32,
+) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     if clock > 1 {
         return Ok(errno::NOTSUP);
     }
-    let now = now_ns(guest.data()).max(u64::from(clock));
+    let now = guest.data().now_ns().max(u64::from(clock));
     Ok(put(&mut guest, time_at, &now.to_le_bytes()))
 }
 
-fn clock_res_get(mut guest: Guest<'_>, clock: u32, resolution_at: u32) -> Answer {
+fn clock_res_get<P: Process>(mut guest: Guest<'_, P>, clock: u32, resolution_at: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     if clock > 1 {
         return Ok(errno::NOTSUP);
@@ -168,7 +221,7 @@ fn clock_res_get(mut guest: Guest<'_>, clock: u32, resolution_at: u32) -> Answer
     Ok(put(&mut guest, resolution_at, &1_000_000u64.to_le_bytes()))
 }
 
-fn random_get(mut guest: Guest<'_>, address: u32, len: u32) -> Answer {
+fn random_get<P: Process>(mut guest: Guest<'_, P>, address: u32, len: u32) -> Answer {
     charge(
         &mut guest,
         cost::RANDOM + u64::from(len) * cost::RANDOM_BYTE,
@@ -190,7 +243,13 @@ fn random_get(mut guest: Guest<'_>, address: u32, len: u32) -> Answer {
 }
 
 /// One write is one line; a longer one is cut.
-fn fd_write(mut guest: Guest<'_>, fd: u32, vectors: u32, count: u32, written_at: u32) -> Answer {
+fn fd_write<P: Process>(
+    mut guest: Guest<'_, P>,
+    fd: u32,
+    vectors: u32,
+    count: u32,
+    written_at: u32,
+) -> Answer {
     charge(&mut guest, cost::LOG)?;
     let level = match fd {
         1 => LogLevel::Info,
@@ -221,7 +280,11 @@ fn fd_write(mut guest: Guest<'_>, fd: u32, vectors: u32, count: u32, written_at:
 }
 
 /// Addresses and lengths; `None` if they are outside memory.
-fn vectors_of(guest: &mut Guest<'_>, at: u32, count: u32) -> Option<Vec<(u32, u32)>> {
+fn vectors_of<P: Process>(
+    guest: &mut Guest<'_, P>,
+    at: u32,
+    count: u32,
+) -> Option<Vec<(u32, u32)>> {
     let (memory, _) = both(guest);
     let bytes = part(memory, at, 8 * count)?;
     let word = |bytes: &[u8]| {
@@ -236,7 +299,7 @@ fn vectors_of(guest: &mut Guest<'_>, at: u32, count: u32) -> Option<Vec<(u32, u3
 }
 
 /// Standard streams are character devices without rights.
-fn fd_fdstat_get(mut guest: Guest<'_>, fd: u32, stat_at: u32) -> Answer {
+fn fd_fdstat_get<P: Process>(mut guest: Guest<'_, P>, fd: u32, stat_at: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     if fd > 2 {
         return Ok(errno::BADF);
@@ -247,8 +310,8 @@ fn fd_fdstat_get(mut guest: Guest<'_>, fd: u32, stat_at: u32) -> Answer {
 }
 
 #[expect(clippy::too_many_arguments, reason = "the specification's")]
-fn path_open(
-    guest: Guest<'_>,
+fn path_open<P: Process>(
+    guest: Guest<'_, P>,
     _fd: u32,
     _lookup: u32,
     _path: u32,
@@ -262,10 +325,10 @@ fn path_open(
     done(guest, errno::BADF)
 }
 
-/// Every subscription has happened: a filter can't wait, and Go's runtime uses this function only
+/// Every subscription has happened: a guest can't wait, and Go's runtime uses this function only
 /// to sleep.
-fn poll_oneoff(
-    mut guest: Guest<'_>,
+fn poll_oneoff<P: Process>(
+    mut guest: Guest<'_, P>,
     subscriptions: u32,
     events: u32,
     count: u32,
@@ -286,14 +349,15 @@ fn poll_oneoff(
         let mut event = [0; 32];
         event[..8].copy_from_slice(&subscription[..8]);
         event[10] = subscription[8];
-        if !write(&mut guest, events.saturating_add(32 * k), &event) {
-            return Ok(errno::FAULT);
+        let told = put(&mut guest, events.saturating_add(32 * k), &event);
+        if told != errno::SUCCESS {
+            return Ok(told);
         }
     }
     Ok(put(&mut guest, told_at, &count.to_le_bytes()))
 }
 
-fn proc_exit(_guest: Guest<'_>, code: u32) -> wasmtime::Result<()> {
+fn proc_exit<P: Process>(_guest: Guest<'_, P>, code: u32) -> wasmtime::Result<()> {
     Err(wasmtime::Error::msg(format!(
         "it ended itself with exit status {code}"
     )))
