@@ -44,7 +44,7 @@ struct Probe<'k> {
     kind: &'k RequestKind,
     path: Vec<String>,
     names: Pair,
-    /// Whether the field says that the object isn't the sender's, so that it is refused in any case.
+    /// Whether the field says that the object isn't the sender's: then it is refused in any case.
     is_open: bool,
     fill: Fill,
 }

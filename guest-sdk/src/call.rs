@@ -11,6 +11,7 @@
 //! panics, so the call fails closed; it never looks like an absent field.
 
 use crate::Value;
+use crate::value::word;
 
 /// A call, reduced to the fields that the manifest declares.
 ///
@@ -151,11 +152,4 @@ impl<'a> Iterator for Values<'a> {
         self.list = rest;
         Some(value)
     }
-}
-
-/// The little-endian word at a byte offset.
-#[inline]
-pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
-    let bytes = &bytes[at..][..4];
-    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }

@@ -13,7 +13,7 @@
 //!   effects: | record 0 | record 1 | ... | their bytes     record, 16 bytes: kind u32 | field u32 | value u64
 //! ```
 
-use crate::call::word;
+use crate::value::word;
 use crate::{Call, Effect, Effects, Level, NewValue, Policy, Verdict};
 
 const ENTRY_BYTES: usize = 32;

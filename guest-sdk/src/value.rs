@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::call::word;
-
 /// The value of a field that the configuration names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
@@ -33,6 +31,13 @@ pub(crate) const FLOAT: u32 = 5;
 pub(crate) const DOUBLE: u32 = 6;
 pub(crate) const TEXT: u32 = 7;
 pub(crate) const BYTES: u32 = 8;
+/// The little-endian word at a byte offset.
+#[inline]
+pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
+    let bytes = &bytes[at..][..4];
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
 #[cfg(test)]
 pub(crate) const ENUM: u32 = 9;
 

@@ -1,4 +1,4 @@
-//! `tollgate policy new`, `test`, `bench`, `inspect` and `rules`: work on a policy without a daemon.
+//! `tollgate policy new`, `test`, `bench`, `inspect` and `rules`: work without a daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use crate::budget::charge;
 use crate::state::Unstored;
 use crate::text::text;
 use crate::wasi::{self, Process};
-use crate::{Capabilities, Metrics, SharedState, cost, limits};
+use crate::{Capabilities, LogLevel, LogLine, Metrics, SharedState, cost, limits};
 
 /// The module name of the imports.
 pub(crate) const MODULE: &str = "tollgate";
@@ -51,40 +51,6 @@ pub(crate) fn offers(module: &str, name: &str, has_wasi: bool) -> bool {
         wasi::MODULE => has_wasi && wasi::FUNCTIONS.contains(&name),
         _ => false,
     }
-}
-
-/// The severity of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogLevel {
-    /// 1, and every unknown level.
-    Error,
-    /// 2.
-    Warning,
-    /// 3.
-    Info,
-    /// 4.
-    Debug,
-}
-
-impl LogLevel {
-    /// From the guest's number.
-    pub(crate) fn of(level: u32) -> LogLevel {
-        match level {
-            2 => LogLevel::Warning,
-            3 => LogLevel::Info,
-            4 => LogLevel::Debug,
-            _ => LogLevel::Error,
-        }
-    }
-}
-
-/// One line of a policy's log. The text is the tenant's: quote it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogLine {
-    /// The severity, according to the policy.
-    pub level: LogLevel,
-    /// At most [`limits::LOG_LINE_BYTES`], with invalid UTF-8 replaced.
-    pub text: String,
 }
 
 /// A store's data: the host functions' state.

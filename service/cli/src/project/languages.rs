@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use tollgate_policy_rules::{Options, compile};
 
 use crate::failure::Failure;
+use crate::project::args::Lang;
+use crate::project::sdk;
 use crate::project::subject::Subject;
 use crate::project::written::File;
-use crate::project::{Lang, sdk};
 
 /// A template: the file's path in the project, and its text.
 type Template = (&'static str, &'static str);
