@@ -729,12 +729,12 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
     assert_eq!(attach("p@1", "--side client --record 5").code, 0);
     assert_eq!(push("p", "null").code, 0);
     at_ceiling(
-        &tenant("policy upgrade p@2 --mode enforce"),
+        &tenant("policy upgrade p@3 --mode enforce"),
         9,
         "`trial` = required",
     );
-    assert_eq!(tenant("policy upgrade p@2 --mode canary=1%").code, 0);
-    assert_eq!(tenant("policy upgrade p@2 --mode enforce").code, 0);
+    assert_eq!(tenant("policy upgrade p@3 --mode canary=1%").code, 0);
+    assert_eq!(tenant("policy upgrade p@3 --mode enforce").code, 0);
     // An hour's changes: what was done counts, looking doesn't.
     set("changes_per_hour=1");
     at_ceiling(

@@ -901,7 +901,7 @@ fn a_daemon_that_is_killed_during_an_apply_has_all_of_it_or_nothing() {
 
 /// Reads fields and metadata, and needs a clock.
 fn reader() -> Vec<u8> {
-    let methods = r#"{"method":"hotel.Reservation/*","fields":["customer_name","room_count"],"metadata":["x-user","x-role"]}"#;
+    let methods = r#"{"method":"hotel.Reservation/Reserve","fields":["customer_name","room_count"],"metadata":["x-user","x-role"]}"#;
     let module = Module {
         methods: methods.to_owned(),
         manifest: r#""capabilities":["clock"],"#.to_owned(),

@@ -740,7 +740,7 @@ fn an_operator_upgrades_from_elsewhere_and_names_no_program() {
     hosted.daemon.follow();
     assert_ne!(hosted.daemon.pid(), third, "{said}");
     let audit = hosted.daemon.ok("audit show --last 3");
-    let by_it = "operator credential deploy: daemon-upgrade";
+    let by_it = r#"daemon: daemon-upgrade {"by":"operator credential deploy""#;
     assert_eq!(audit.matches(by_it).count(), 3, "{audit}");
 }
 

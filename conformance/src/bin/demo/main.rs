@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The real command line pushes, attaches and detaches policies while calls flow. It and the
-//! applications act with the tenants' tokens and, if the demo is root, as a user without rights. The
-//! expected counts are computed from the workload, not estimated; the table at the end compares them
-//! with the observed ones, and the exit status is 0 only if all are equal.
+//! applications act with the tenants' tokens and, if the demo is root, as a user without rights.
+//! The expected counts are computed from the workload, not estimated; the table at the end compares
+//! them with the observed ones, and the exit status is 0 only if all are equal.
 //!
 //! `server` and `client` are this program again (see `hotel.rs`); both use generated stubs, and
 //! take orders on their standard input.
