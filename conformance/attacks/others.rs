@@ -176,7 +176,13 @@ fn try_it(client: &Client, probe: &Probe) -> Option<String> {
     let code = answers[0]
         .as_ref()
         .map_or_else(|status| status.code, |_| Code::OK);
-    let is_refused = [Code::NOT_FOUND, Code::PERMISSION_DENIED].contains(&code);
+    // The last one: no policy of a tenant has a place there, whoever asks.
+    let refusals = [
+        Code::NOT_FOUND,
+        Code::PERMISSION_DENIED,
+        Code::INVALID_ARGUMENT,
+    ];
+    let is_refused = refusals.contains(&code);
     let [theirs, nobodys] = [0, 1].map(|n| said(&answers[n], probe.names[n]));
     let place = format!("{} {} {asked}", probe.kind.method, probe.path.join("."));
     match hidden {

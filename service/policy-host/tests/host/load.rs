@@ -730,7 +730,7 @@ fn a_configuration_with_wrong_fields_is_refused_with_the_list_and_the_path() {
             "the configuration lists \"a\" twice in \"mask\" and \"rest\"",
         ),
         (
-            serde_json::json!({ "mask": limit(20), "rest": ["g"; 13] }).to_string(),
+            serde_json::json!({ "mask": limit(20), "rest": vec!["g"; 13] }).to_string(),
             "the configuration lists 33 fields in \"mask\" and \"rest\"; 0 to 32 are allowed",
         ),
         (
