@@ -57,7 +57,9 @@ class Api:
 
 def main(target, tenant):
     token = os.environ["TOLLGATE_TOKEN"]
-    with grpc.insecure_channel(target) as channel:
+    # By default, the authority is the socket's path, which is none in HTTP (RFC 3986, section 3.2).
+    options = [("grpc.default_authority", "localhost")]
+    with grpc.insecure_channel(target, options=options) as channel:
         api = Api(channel)
         health = health_pb2_grpc.HealthStub(channel)
         service = f"{PACKAGE}.PolicyService"

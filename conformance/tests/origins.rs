@@ -394,7 +394,7 @@ fn a_demanding_daemon_takes_files_that_a_trusted_key_signed() {
         &null,
         &["--signature", &huge],
         INVALID_ARGUMENT,
-        "proof of origin can't be read",
+        "the proof of origin has 5242",
     );
 }
 
