@@ -762,7 +762,7 @@ fn what_is_above_the_ceiling_is_refused_with_the_limit_and_who_can_raise_it() {
     assert_eq!(tenant("ceiling show --tenant other").code, 5);
     let log = daemon.ok("audit show --last 100");
     assert!(
-        log.contains("ceiling-change {\"tenant\":\"acme\",\"values\":{\"versions\":{\"from\":null,\"to\":\"1\"}}}"),
+        log.contains("ceiling-change {\"tenant\":\"acme\",\"values\":{\"policies\":{\"from\":null,\"to\":\"1\"}}}"),
         "{log}"
     );
 }

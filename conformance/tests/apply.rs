@@ -910,25 +910,15 @@ fn reader() -> Vec<u8> {
     module.wasm()
 }
 
-/// A filter for Envoy, and a policy of OPA's, that do nothing.
-const FOREIGN: [(&str, &str, &str); 2] = [
-    (
-        "filter",
-        "--hooks request",
-        r#"(module
-            (memory (export "memory") 1)
-            (func (export "proxy_abi_version_0_2_1"))
-            (func (export "proxy_on_memory_allocate") (param i32) (result i32) (i32.const 0)))"#,
-    ),
-    (
-        "opa",
-        "--metadata x-user",
-        r#"(module
-            (import "env" "memory" (memory 2))
-            (global (export "opa_wasm_abi_version") i32 (i32.const 1))
-            (global (export "opa_wasm_abi_minor_version") i32 (i32.const 3)))"#,
-    ),
-];
+/// A filter for Envoy that does nothing: its name, how it is described, and its text.
+const FOREIGN: [(&str, &str, &str); 1] = [(
+    "filter",
+    "--hooks request",
+    r#"(module
+        (memory (export "memory") 1)
+        (func (export "proxy_abi_version_0_2_1"))
+        (func (export "proxy_on_memory_allocate") (param i32) (result i32) (i32.const 0)))"#,
+)];
 
 /// A bed whose modules are signed, and the key in the form that a ceiling takes.
 fn signed_bed() -> (Testbed, String) {

@@ -301,7 +301,7 @@ fn grants_and_ceilings_hold_for_configured_fields() {
     ceiling("fields_deny=*/*:voucher");
     refused(
         &shop.attach("redact@1", ""),
-        "voucher of shop.Orders/Place, which the ceiling of tenant acme doesn't allow",
+        "voucher of shop.Orders/Place (`--fields` can leave it out), which the pattern */*:voucher denies",
     );
 }
 
