@@ -696,7 +696,7 @@ fn a_run_time_library_starts_before_the_policy() {
         ),
         (
             r#"(func (export "_initialize") (loop $l (br $l)))"#,
-            "all 350000000 units of fuel",
+            "exceeded its budget of 350000000 units",
         ),
         (
             r#"(func (export "_initialize") (result i32) i32.const 0)"#,

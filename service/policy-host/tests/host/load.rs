@@ -26,8 +26,8 @@ fn the_default_parts_are_fine() {
 
 #[test]
 fn policies_of_the_catalogue_load() {
-    for name in ["null", "hotel_acl", "spin"] {
-        assert_eq!(guest(name).manifest().name(), name);
+    for (file, name) in [("null", "null"), ("hotel_acl", "acl"), ("spin", "spin")] {
+        assert_eq!(guest(file).manifest().name(), name);
     }
     let acl = guest("hotel_acl");
     let index = acl
