@@ -369,13 +369,18 @@ async fn with_steps<S, R>(
     response: impl Fn(S) -> R,
 ) -> Result<Answer, Status> {
     let mut answer = std::pin::pin!(answer);
+    let say = |step| {
+        let _missed = responses.try_send(Ok(response(step)));
+    };
     loop {
         tokio::select! {
-            biased;
-            Some(step) = told.recv() => {
-                let _missed = responses.try_send(Ok(response(step)));
+            Some(step) = told.recv() => say(step),
+            answer = &mut answer => {
+                while let Ok(step) = told.try_recv() {
+                    say(step);
+                }
+                return answer;
             }
-            answer = &mut answer => return answer,
         }
     }
 }
