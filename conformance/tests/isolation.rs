@@ -568,10 +568,9 @@ fn fresh_instances_in_a_process_remember_what_they_share_and_nothing_else() {
         assert_eq!(host.evaluated(&host.acme, "Ada").code, 1);
     }
     host.ok("policy detach count --tenant acme");
-    let config = host.bed.file(
-        "quota.json",
-        r#"{"fields": ["customer_name"], "calls": 2, "window_s": 31622400}"#,
-    );
+    let config = r#"{"fields": ["customer_name"], "methods": ["hotel.Reservation/Reserve"],
+        "calls": 2, "window_s": 31622400}"#;
+    let config = host.bed.file("quota.json", config);
     let quota = host
         .daemon
         .push("--tenant acme", "quota", "quota", Some(&config));
