@@ -292,7 +292,7 @@ fn tokens_that_never_were_or_have_ended_get_nothing_anywhere() {
                     let client = Client::connect(socket, Some(&token), patience).unwrap();
                     for row in rows {
                         let answer = client.ask_bytes(&row.path(), Vec::new());
-                        answered(*kind, row.method, answer.err());
+                        answered(kind, row.method, answer.err());
                     }
                 });
             }
@@ -302,10 +302,10 @@ fn tokens_that_never_were_or_have_ended_get_nothing_anywhere() {
         let secret = Secret::new(&**token);
         let client = Client::connect_remotely(&on_network, Some(&secret), SOON).unwrap();
         let answer = client.ask(ListPoliciesRequest::default());
-        answered(*kind, "the network", answer.err());
+        answered(kind, "the network", answer.err());
         let refused = guess(&mut Wire::connect(daemon.socket()), token);
         let status = refused.map(|(code, why)| Status::new(Code(code), why));
-        answered(*kind, "a session", status);
+        answered(kind, "a session", status);
     }
     let answers = answers.into_inner().unwrap();
     let is_refused = |status: &Option<Status>| {

@@ -251,7 +251,6 @@ impl HostedInstance {
                 fuel_per_call: request.fuel_per_call,
                 fuel_for_setup: request.fuel_for_setup,
                 fuel_for_handover: request.fuel_for_handover,
-                ..TenantLimits::default()
             },
             config: self.config.as_deref(),
             granted: granted.fold(Capabilities::ALWAYS, |all, one| all | one),
