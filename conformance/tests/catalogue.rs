@@ -364,10 +364,7 @@ fn configurations_are_refused_with_a_sentence() {
             "metadata lists 0 keys; list the 1 key in which callers send their token",
         ),
     ] {
-        let refused = instance(&load(name), config, &TenantLimits::default());
-        let refused = refused
-            .err()
-            .unwrap_or_else(|| panic!("{name} accepts {config}"));
+        let refused = refused(name, config);
         assert!(
             matches!(refused, LoadError::ConfigRefused(_)),
             "{name} {config}: {refused}"
@@ -377,6 +374,12 @@ fn configurations_are_refused_with_a_sentence() {
             "{name} {config}: {refused}"
         );
     }
+}
+
+fn refused(name: &str, config: &str) -> LoadError {
+    let refused = instance(&load(name), config, &TenantLimits::default());
+    let refused = refused.err();
+    refused.unwrap_or_else(|| panic!("{name} accepts {config}"))
 }
 
 /// The host refuses these before the policy sees them.
@@ -400,10 +403,7 @@ fn configurations_without_the_fields_of_a_policy_are_refused() {
             "the configuration has a \"fields\" that isn't a list of fields' paths",
         ),
     ] {
-        let refused = instance(&load(name), config, &TenantLimits::default());
-        let refused = refused
-            .err()
-            .unwrap_or_else(|| panic!("{name} accepts {config}"));
+        let refused = refused(name, config);
         assert!(
             matches!(refused, LoadError::ConfigKeys(_)) && refused.to_string().contains(expected),
             "{name} {config}: {refused}"

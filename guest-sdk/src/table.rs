@@ -14,7 +14,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::state;
+use crate::{Value, state};
 
 const WAYS: usize = 8;
 const WAY_BYTES: usize = 24;
@@ -24,13 +24,25 @@ const WAY_BYTES: usize = 24;
 pub struct Key(Vec<u8>);
 
 impl Key {
-    /// Forgets all values.
-    pub fn clear(&mut self) {
+    /// Makes it the key of these values: of fields that the configuration names, then of metadata
+    /// keys.
+    pub fn set<'a>(
+        &mut self,
+        fields: impl Iterator<Item = Option<Value<'a>>>,
+        metadata: impl Iterator<Item = Option<&'a [u8]>>,
+    ) {
         self.0.clear();
+        for field in fields {
+            let mut room = [0; Value::NUMBER_BYTES];
+            self.push(field.as_ref().map(|value| value.key(&mut room)));
+        }
+        for value in metadata {
+            self.push(value);
+        }
     }
 
     /// Appends a value. No two lists of values have the same bytes.
-    pub fn push(&mut self, value: Option<&[u8]>) {
+    fn push(&mut self, value: Option<&[u8]>) {
         let len = value.map_or(u32::MAX, |value| value.len() as u32);
         self.0.extend_from_slice(&len.to_le_bytes());
         self.0.extend_from_slice(value.unwrap_or_default());

@@ -9,7 +9,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tollgate_policy::table::{Key, Record, Table};
-use tollgate_policy::{Status, Value, Verdict, json_object, now_ms, policy};
+use tollgate_policy::{Status, Verdict, json_object, now_ms, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,25 +77,10 @@ impl Quota {
         }
     }
 
-    /// The call's key: the values of the configured fields and metadata keys.
-    fn key(&mut self, request: &Any<'_>) {
-        self.key.clear();
-        for value in request.fields_all() {
-            match value {
-                Some(value) => self
-                    .key
-                    .push(Some(value.key(&mut [0; Value::NUMBER_BYTES]))),
-                None => self.key.push(None),
-            }
-        }
-        for key in 0..self.metadata {
-            self.key.push(request.metadata(key).first());
-        }
-    }
-
     #[request("*", reads(config(fields: string, bytes, int, uint, bool, enum)), metadata(*))]
     fn any(&mut self, request: &Any<'_>) -> Verdict<'_> {
-        self.key(request);
+        let metadata = (0..self.metadata).map(|key| request.metadata(key).first());
+        self.key.set(request.fields_all(), metadata);
         let now = now_ms();
         let window = now / self.window_ms;
         let so_far = |record: &Record| if record[1] == window { record[0] } else { 0 };

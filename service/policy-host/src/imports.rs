@@ -7,10 +7,10 @@
 use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 
 use crate::budget::charge;
+use crate::log::Log;
 use crate::state::Unstored;
-use crate::text::text;
 use crate::wasi::{self, Process};
-use crate::{Capabilities, LogLevel, LogLine, Metrics, SharedState, cost, limits};
+use crate::{Capabilities, LogLevel, Metrics, SharedState, cost, limits};
 
 /// The module name of the imports.
 pub(crate) const MODULE: &str = "tollgate";
@@ -62,8 +62,7 @@ pub(crate) struct State {
     /// Known once the module is instantiated, so a start function can't use functions that take
     /// addresses.
     pub(crate) memory: Option<Memory>,
-    pub(crate) log: Vec<LogLine>,
-    pub(crate) log_dropped: u64,
+    pub(crate) log: Log,
     pub(crate) metrics: Metrics,
     pub(crate) shared: SharedState,
     /// Unix time, as the host last set it.
@@ -83,15 +82,8 @@ impl Process for State {
         self.now_ms
     }
 
-    fn log(&mut self, level: LogLevel, line: &[u8]) {
-        if self.log.len() == limits::LOG_LINES {
-            self.log_dropped += 1;
-            return;
-        }
-        self.log.push(LogLine {
-            level,
-            text: text(line, limits::LOG_LINE_BYTES),
-        });
+    fn log(&mut self) -> &mut Log {
+        &mut self.log
     }
 }
 
@@ -147,7 +139,7 @@ fn log(mut guest: Guest<'_>, level: u32, address: u32, len: u32) -> wasmtime::Re
     charge(&mut guest, cost::LOG + u64::from(len))?;
     let (bytes, state) = memory(&mut guest, "log")?;
     let line = &bytes[range(bytes, "log line", address, len)?];
-    state.log(LogLevel::of(level), line);
+    state.log.push(LogLevel::of(level), line);
     Ok(())
 }
 

@@ -95,22 +95,13 @@ impl Instance {
     /// Takes the log lines since the last time, and the number of dropped ones. Also works after a
     /// fault.
     pub fn take_log(&mut self) -> (Vec<LogLine>, u64) {
-        let state = self.sandbox.store.data_mut();
-        (
-            std::mem::take(&mut state.log),
-            std::mem::take(&mut state.log_dropped),
-        )
+        self.sandbox.store.data_mut().log.take()
     }
 
     /// Takes over another instance's uncollected log lines.
     pub(crate) fn inherit_log(&mut self, other: &mut Instance) {
-        let (mut lines, dropped) = other.take_log();
-        let state = self.sandbox.store.data_mut();
-        lines.append(&mut state.log);
-        let surplus = lines.len().saturating_sub(limits::LOG_LINES);
-        lines.truncate(limits::LOG_LINES);
-        state.log = lines;
-        state.log_dropped += dropped + surplus as u64;
+        let earlier = other.take_log();
+        self.sandbox.store.data_mut().log.inherit(earlier);
     }
 
     /// Evaluates one call.

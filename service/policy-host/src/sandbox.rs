@@ -10,6 +10,7 @@ use wasmtime::{InstancePre, Memory, Store, StoreLimitsBuilder, TypedFunc};
 use crate::budget::{Budget, start_error, store};
 use crate::compat::setup::optional;
 use crate::imports::State;
+use crate::log::Log;
 use crate::text::text;
 use crate::{
     Fault, Hook, LoadError, Manifest, Metrics, Policy, Setup, SharedState, StateLimits, limits,
@@ -278,8 +279,7 @@ fn state(policy: &Policy, setup: &Setup<'_>) -> State {
         limiter,
         capabilities: policy.manifest().capabilities(),
         memory: None,
-        log: Vec::new(),
-        log_dropped: 0,
+        log: Log::default(),
         metrics: Metrics::of(policy.manifest()),
         shared: setup.state.cloned().unwrap_or_else(own),
         now_ms: 0,

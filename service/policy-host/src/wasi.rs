@@ -9,6 +9,7 @@
 use wasmtime::{Caller, Linker, Memory};
 
 use crate::budget::charge;
+use crate::log::Log;
 use crate::{Capabilities, LogLevel, cost, limits};
 
 /// A store's data, as these functions use it.
@@ -19,8 +20,8 @@ pub(crate) trait Process: 'static {
     fn may(&self, capability: Capabilities) -> bool;
     /// Unix time in milliseconds, as the host last set it.
     fn now_ms(&self) -> u64;
-    /// Keeps a line for the operator, if there is room.
-    fn log(&mut self, level: LogLevel, line: &[u8]);
+    /// The lines for the operator.
+    fn log(&mut self) -> &mut Log;
 
     /// The time in nanoseconds, if granted.
     fn now_ns(&self) -> u64 {
@@ -275,7 +276,7 @@ fn fd_write<P: Process>(
         let room = (limits::LOG_LINE_BYTES + 4).saturating_sub(line.len());
         line.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
-    state.log(level, line.trim_ascii_end());
+    state.log().push(level, line.trim_ascii_end());
     Ok(put(&mut guest, written_at, &sum.to_le_bytes()))
 }
 

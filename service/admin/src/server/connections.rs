@@ -287,6 +287,19 @@ struct Network {
     parties: Arc<Places<Party>>,
 }
 
+impl Network {
+    fn new() -> Arc<Network> {
+        Arc::new(Network {
+            known: Known::default(),
+            parties: Places::new(Most {
+                all: REMOTE_CONNECTIONS,
+                kept: REMOTE_OPERATORS_CONNECTIONS,
+                of_each: REMOTE_CONNECTIONS_PER_TENANT,
+            }),
+        })
+    }
+}
+
 #[derive(Debug)]
 struct Proved {
     is_known: bool,
@@ -530,14 +543,7 @@ pub(super) fn of_the_network(listener: TcpListener, tls: Option<Tls>) -> Accepte
         kept: REMOTE_KNOWN_CONNECTIONS,
         of_each: REMOTE_CONNECTIONS_PER_NETWORK,
     });
-    let network = Arc::new(Network {
-        known: Known::default(),
-        parties: Places::new(Most {
-            all: REMOTE_CONNECTIONS,
-            kept: REMOTE_OPERATORS_CONNECTIONS,
-            of_each: REMOTE_CONNECTIONS_PER_TENANT,
-        }),
-    });
+    let network = Network::new();
     tokio::spawn(async move {
         loop {
             let accepted = tokio::select! {
@@ -648,6 +654,7 @@ impl AsyncWrite for Connection {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::proto::Role;
 
     #[test]
     fn some_places_are_for_those_who_are_known() {
@@ -665,6 +672,36 @@ mod tests {
         let _operators = [5, 5].map(|user| take(user, Claim::Operator).unwrap());
         assert!(take(5, Claim::Operator).is_none(), "there are no more");
         drop(known);
+    }
+
+    #[test]
+    fn tenants_on_the_network_leave_connections_to_operators() {
+        let network = Network::new();
+        let tenant = |n: usize| Principal::Tenant {
+            tenant: format!("t{n}"),
+            credential: "default".to_owned(),
+            role: Role::Owner,
+        };
+        let known = |principal: &Principal| {
+            let stranger = Stranger::new(Arc::clone(&network));
+            let origin = Origin::User(0);
+            stranger.is_known(origin, principal).map(|()| stranger)
+        };
+        let most = REMOTE_CONNECTIONS - REMOTE_OPERATORS_CONNECTIONS;
+        let of_tenants: Vec<_> = (0..most)
+            .map(|n| known(&tenant(n / REMOTE_CONNECTIONS_PER_TENANT)).unwrap())
+            .collect();
+        let refused = known(&tenant(most)).unwrap_err();
+        assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
+        let who = "operator credential deploy".to_owned();
+        let operator = Principal::Operator { who };
+        let operators: Vec<_> = (0..REMOTE_OPERATORS_CONNECTIONS)
+            .map(|_| known(&operator).unwrap())
+            .collect();
+        assert!(known(&operator).is_err(), "there are no more");
+        drop(of_tenants);
+        known(&tenant(0)).unwrap();
+        drop(operators);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use super::state::{Proxy, ROOT, Stream};
 use crate::budget::{Budget, start_error, store};
 use crate::compat::Body;
 use crate::compat::setup::{configuration, limiter, optional};
+use crate::log::Log;
 use crate::{
     CompatCall, CompatChange, CompatVerdict, Fault, Hook, LoadError, LogLine, Policy, Setup,
     SharedState, Shown, StateLimits, cost, limits,
@@ -432,11 +433,7 @@ impl Filter {
     }
 
     pub(crate) fn take_log(&mut self) -> (Vec<LogLine>, u64) {
-        let state = self.store.data_mut();
-        (
-            std::mem::take(&mut state.log),
-            std::mem::take(&mut state.log_dropped),
-        )
+        self.store.data_mut().log.take()
     }
 
     pub(crate) fn metrics(&self) -> &[MeasuredMetric] {
@@ -510,8 +507,7 @@ fn state(policy: &Policy, setup: &Setup<'_>, config: &[u8]) -> Proxy {
             .compat()
             .map_or("", |compat| compat.root_id())
             .to_owned(),
-        log: Vec::new(),
-        log_dropped: 0,
+        log: Log::default(),
         shared: setup.state.cloned().unwrap_or_else(own),
         queues: Default::default(),
         metrics: Default::default(),

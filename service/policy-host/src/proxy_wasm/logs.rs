@@ -34,7 +34,7 @@ fn log(mut guest: Guest<'_>, level: u32, address: u32, len: u32) -> Answer {
     let Some(line) = part(memory, address, len) else {
         return Ok(status::INVALID_MEMORY_ACCESS);
     };
-    state.log(level, line);
+    state.log.push(level, line);
     Ok(status::OK)
 }
 

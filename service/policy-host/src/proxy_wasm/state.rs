@@ -10,9 +10,9 @@ use super::headers::Headers;
 use super::metrics::Defined;
 use super::properties::Properties;
 use super::queues::Queues;
-use crate::text::text;
+use crate::log::Log;
 use crate::wasi::Process;
-use crate::{Capabilities, Hook, LogLevel, LogLine, SharedState, limits};
+use crate::{Capabilities, Hook, SharedState};
 
 /// A store's data.
 pub(crate) struct Proxy {
@@ -28,8 +28,7 @@ pub(crate) struct Proxy {
     /// The policy's name, and the root context's.
     pub(super) name: String,
     pub(super) root_id: String,
-    pub(super) log: Vec<LogLine>,
-    pub(super) log_dropped: u64,
+    pub(super) log: Log,
     pub(super) shared: SharedState,
     pub(super) queues: Queues,
     pub(super) metrics: Defined,
@@ -103,8 +102,7 @@ impl Proxy {
             config: Box::default(),
             name: "test".to_owned(),
             root_id: String::new(),
-            log: Vec::new(),
-            log_dropped: 0,
+            log: Log::default(),
             shared: SharedState::new(&crate::StateLimits::default()),
             queues: Queues::default(),
             metrics: Defined::default(),
@@ -130,15 +128,8 @@ impl Process for Proxy {
         self.now_ms
     }
 
-    fn log(&mut self, level: LogLevel, line: &[u8]) {
-        if self.log.len() >= limits::LOG_LINES {
-            self.log_dropped += 1;
-            return;
-        }
-        self.log.push(LogLine {
-            level,
-            text: text(line, limits::LOG_LINE_BYTES),
-        });
+    fn log(&mut self) -> &mut Log {
+        &mut self.log
     }
 }
 
