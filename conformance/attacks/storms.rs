@@ -312,7 +312,7 @@ fn a_tenants_storm_with_compile_bombs_is_paced_and_delays_nobody() {
         (4, STATED_WITH_BOMBS),
         &changes,
         |_daemon| {},
-        |daemon, token, is_over| storm(daemon, token, is_over, [&changes, &looks], &bombard),
+        |daemon, token, is_over| storm(daemon, token, is_over, [&changes, &looks], bombard),
     );
     let refused = refused.into_inner();
     say(&format!("{refused} bombs refused"));
