@@ -36,6 +36,7 @@ pub trait Watched: prost::Message + 'static {
 macro_rules! unary {
     ($service:ident push $method:ident ($request:ty) $response:ident) => {};
     ($service:ident apply $method:ident ($request:ty) $response:ident) => {};
+    ($service:ident upgrade $method:ident ($request:ty) $response:ident) => {};
     ($service:ident tap $method:ident ($request:ty) $response:ident) => {};
     ($service:ident unary $method:ident ($request:ty) $response:ident) => {
         unary! { Unary $service $method ($request) $response }
@@ -285,6 +286,39 @@ impl Client {
             Err(tonic::Status::internal("the apply ended without an answer"))
         };
         self.block_on(answer)
+    }
+
+    /// Upgrades the daemon. Each step is told as it begins. Returns what the upgrade was: both
+    /// processes, and the times of the steps.
+    ///
+    /// # Errors
+    /// As for [`ask`](Self::ask).
+    pub fn upgrade(
+        &self,
+        request: UpgradeDaemonRequest,
+        mut tell: impl FnMut(UpgradeDaemonStep),
+    ) -> Result<prost_types::Struct, Status> {
+        use upgrade_daemon_response::Content;
+        let path = "/tollgate.admin.v1.DaemonService/UpgradeDaemon";
+        let mut report = None;
+        let answers = self.stream(path, request, |answer: UpgradeDaemonResponse| {
+            match answer.content {
+                Some(Content::Step(step)) => {
+                    UpgradeDaemonStep::try_from(step)
+                        .ok()
+                        .into_iter()
+                        .for_each(&mut tell);
+                }
+                Some(Content::Report(done)) => report = Some(done),
+                None => {}
+            }
+            match report.is_some() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        self.block_on(answers)?;
+        report.ok_or_else(|| Status::new(Code::INTERNAL, "the upgrade ended without an answer"))
     }
 
     /// Watches calls: `each` gets what the daemon tells of them, until it breaks, the time is over

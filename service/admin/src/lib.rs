@@ -73,7 +73,8 @@ pub use limits::{
     WATCH_INTERVAL, WATCH_INTERVALS,
 };
 pub use operations::{
-    ALL, Answer, ApplyOrder, Ask, Handler, Operation, PushOrder, Steps, TapPoll, carry_out,
+    ALL, Answer, ApplyOrder, Ask, Handler, Operation, PushOrder, Steps, TapPoll, UpgradeOrder,
+    carry_out,
 };
 pub use report::{from_json, to_json};
 pub use rights::{Authorized, Principal, Reach, Rights, may_send};

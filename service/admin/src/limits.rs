@@ -164,7 +164,7 @@ pub const STOP_GRACE: Duration = Duration::from_millis(500);
 /// all the same, when it carries it out.
 pub const PROOF_TIME: Duration = Duration::from_secs(1);
 
-/// Steps of a push or an apply that wait for being sent. A client misses further ones.
+/// Steps of a push, an apply or an upgrade that wait for being sent. A client misses further ones.
 pub const STEPS_QUEUED: usize = 16;
 
 /// How often a silent connection is pinged, and how long its answer may take.

@@ -75,6 +75,21 @@ impl Scoped for ApplyOrder {
     }
 }
 
+/// An upgrade of the daemon.
+#[derive(Debug, Default)]
+pub struct UpgradeOrder {
+    /// To which program.
+    pub request: UpgradeDaemonRequest,
+    /// Tells the client's.
+    pub steps: Steps<UpgradeDaemonStep>,
+}
+
+impl Scoped for UpgradeOrder {
+    fn scope(&mut self) -> Scope<'_> {
+        self.request.scope()
+    }
+}
+
 /// What the calls were since the last poll of a watch.
 #[derive(Debug, Default)]
 pub struct TapPoll {
@@ -130,9 +145,9 @@ impl Operation {
 /// Calls a macro with all rows:
 /// `KIND function Method (Request) Response [OPERATOR OWNER VIEWER APPLICATION]`.
 ///
-/// A `unary` request has one message and one answer. `push`, `apply` and `tap` are streams; their
-/// types here are those between server and daemon. Between them, a `watch` is one look after the
-/// other; its client gets the answers that differ.
+/// A `unary` request has one message and one answer. `push`, `apply`, `upgrade` and `tap` are
+/// streams; their types here are those between server and daemon. Between them, a `watch` is one
+/// look after the other; its client gets the answers that differ.
 macro_rules! operations {
     ($then:ident) => {
         $then! {
@@ -193,7 +208,7 @@ macro_rules! operations {
                 unary change_settings ChangeSettings (ChangeSettingsRequest) ChangeSettingsResponse [Any No No No]
                 unary prefetch_schema PrefetchSchema (PrefetchSchemaRequest) PrefetchSchemaResponse [Any Own No No]
                 unary open_console OpenConsole (OpenConsoleRequest) OpenConsoleResponse [Any Own Own No]
-                unary upgrade_daemon UpgradeDaemon (UpgradeDaemonRequest) UpgradeDaemonResponse [Any No No No]
+                upgrade upgrade_daemon UpgradeDaemon (UpgradeOrder) UpgradeDaemonResponse [Any No No No]
             }
         }
     };

@@ -33,7 +33,9 @@ use crate::limits::{
     REMOTE_OPERATORS_PUSHES, REMOTE_PUSHES, REQUESTS_PER_CONNECTION, STEPS_QUEUED, STOP_GRACE,
     TAP_INTERVAL, WATCH_INTERVAL, WATCH_INTERVALS,
 };
-use crate::operations::{Answer, ApplyOrder, Ask, PushOrder, Steps, TapPoll, operations};
+use crate::operations::{
+    Answer, ApplyOrder, Ask, PushOrder, Steps, TapPoll, UpgradeOrder, operations,
+};
 use crate::proto::*;
 use crate::scopes::{longest, short};
 use crate::status::Status;
@@ -248,7 +250,7 @@ impl Service {
         let Sender { caller, holder } = sender;
         // Until the answer: the daemon has the parts until then.
         let place = Place::take(&self.pushes, &holder.0, holder.1);
-        let _place = place.ok_or_else(|| self.pushes.full("pushes", &holder.0))?;
+        let place = place.ok_or_else(|| self.pushes.full("pushes", &holder.0))?;
         let order = tokio::time::timeout(PUSH_PATIENCE, order(pieces)).await;
         let mut order = order.map_err(|_elapsed| {
             let text = format!("the push didn't arrive within {PUSH_PATIENCE:?}");
@@ -258,7 +260,10 @@ impl Service {
         order.steps = steps;
         let answer = self.ask(caller, Ask::PushPolicy(order));
         let step = |step: PushPolicyStep| response(Content::Step(step.into()));
-        match with_steps(answer, told, &responses, step).await? {
+        let answer = with_steps(answer, told, &responses, step).await;
+        // A client that reads nothing keeps no place.
+        drop(place);
+        match answer? {
             Answer::PushPolicy(pushed) => {
                 let _client_gone = responses.send(Ok(response(Content::Pushed(pushed)))).await;
                 Ok(())
@@ -281,7 +286,7 @@ impl Service {
         let Sender { caller, holder } = sender;
         // Until the answer: the daemon has the contents until then.
         let place = Place::take(&self.applies, &holder.0, holder.1);
-        let _place = place.ok_or_else(|| self.applies.full("applies", &holder.0))?;
+        let place = place.ok_or_else(|| self.applies.full("applies", &holder.0))?;
         let order = tokio::time::timeout(PUSH_PATIENCE, apply_order(pieces)).await;
         let mut order = order.map_err(|_elapsed| {
             let text = format!("the documents didn't arrive within {PUSH_PATIENCE:?}");
@@ -291,11 +296,35 @@ impl Service {
         order.steps = steps;
         let answer = self.ask(caller, Ask::ApplyState(order));
         let step = |step: ApplyStateStep| response(Content::Step(step));
-        match with_steps(answer, told, &responses, step).await? {
+        let answer = with_steps(answer, told, &responses, step).await;
+        // As above.
+        drop(place);
+        match answer? {
             Answer::ApplyState(applied) => {
                 let _client_gone = responses
                     .send(Ok(response(Content::Applied(applied))))
                     .await;
+                Ok(())
+            }
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// Has an upgrade of the daemon carried out.
+    async fn upgrade(
+        self,
+        caller: Caller,
+        request: UpgradeDaemonRequest,
+        responses: mpsc::Sender<Result<UpgradeDaemonResponse, tonic::Status>>,
+    ) -> Result<(), Status> {
+        let (steps, told) = Steps::channel();
+        let answer = self.ask(caller, Ask::UpgradeDaemon(UpgradeOrder { request, steps }));
+        let step = |step: UpgradeDaemonStep| UpgradeDaemonResponse {
+            content: Some(upgrade_daemon_response::Content::Step(step.into())),
+        };
+        match with_steps(answer, told, &responses, step).await? {
+            Answer::UpgradeDaemon(upgraded) => {
+                let _client_gone = responses.send(Ok(upgraded)).await;
                 Ok(())
             }
             _ => Err(mixed_up()),
@@ -437,7 +466,12 @@ fn interval(wanted: Option<prost_types::Duration>) -> Result<Duration, Status> {
     let (least, most) = WATCH_INTERVALS;
     let fits = |interval: &Duration| (least..=most).contains(interval);
     let prost_types::Duration { seconds, nanos } = wanted;
-    Duration::try_from(wanted).ok().filter(fits).ok_or_else(|| {
+    // The conversion of the library would normalize first, and overflow.
+    let interval = match (u64::try_from(seconds), u32::try_from(nanos)) {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => Some(Duration::new(seconds, nanos)),
+        _ => None,
+    };
+    interval.filter(fits).ok_or_else(|| {
         let text = format!(
             "the interval of {seconds} s and {nanos} ns is out of range: {least:?} to {most:?} are allowed"
         );
@@ -664,6 +698,26 @@ macro_rules! method {
                 let pieces = request.into_inner();
                 Ok(Response::new(answers(|steps| {
                     service.apply(sender, pieces, steps)
+                })))
+            })
+        }
+    };
+    (upgrade $function:ident $method:ident ($request:ty) $response:ident) => {
+        type UpgradeDaemonStream = Answers<UpgradeDaemonResponse>;
+
+        fn $function<'life0, 'async_trait>(
+            &'life0 self,
+            request: Request<UpgradeDaemonRequest>,
+        ) -> Method<'async_trait, Answers<UpgradeDaemonResponse>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                let (caller, service) = (sender(&request)?.caller, self.clone());
+                let request = short(request.into_inner())?;
+                Ok(Response::new(answers(|steps| {
+                    service.upgrade(caller, request, steps)
                 })))
             })
         }

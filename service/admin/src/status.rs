@@ -63,12 +63,15 @@ impl From<tonic::Status> for Status {
     }
 }
 
-/// An error with its causes, in one sentence.
+/// An error with its causes, in one sentence. A cause that it names already isn't repeated.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text += &format!(": {error}");
+        let its = error.to_string();
+        if !text.contains(&its) {
+            text += &format!(": {its}");
+        }
         cause = error.source();
     }
     text

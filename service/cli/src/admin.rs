@@ -1,6 +1,8 @@
 //! `tollgate status`, `console`, `prefetch` and `upgrade`: one request to the daemon, and its
 //! report.
 
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use serde_json::Value;
 use tollgate_admin::Secret;
 use tollgate_admin::proto::{
     GetStatusRequest, OpenConsoleRequest, PrefetchSchemaRequest, UpgradeDaemonRequest,
+    UpgradeDaemonStep,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -18,7 +21,7 @@ use crate::limits::CALLS_LOOK;
 use crate::render::{flat, outline};
 use crate::schema::Files;
 use crate::values::duration;
-use crate::{former, output, schema, screen};
+use crate::{former, output, schema, screen, stderr};
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
@@ -140,7 +143,24 @@ pub(crate) fn console(socket: &Path, args: &Console) -> Result<String, Failure> 
     if args.json {
         return Ok(output::json(&report));
     }
+    let address = report["address"].as_str().unwrap_or_default();
+    if let Some(words) = tunnel(&args.acting.remote, address) {
+        stderr::tell(&words);
+    }
     Ok(format!("{}\n", flat(&report["link"])))
+}
+
+/// How to reach a console that listens on the loopback address of another host.
+fn tunnel(remote: &Remote, address: &str) -> Option<String> {
+    let host = remote.other_host()?.trim_matches(['[', ']']);
+    let at: SocketAddr = address.parse().ok()?;
+    let port = at.port();
+    at.ip().is_loopback().then(|| {
+        format!(
+            "the console listens on the daemon's host only; to reach it from here: \
+             ssh -L {port}:{at} {host}"
+        )
+    })
 }
 
 /// `tollgate prefetch`
@@ -225,9 +245,48 @@ fn replace(
 ) -> Result<Value, Failure> {
     let api = Api::connect_for(socket, remote, token, timeout + ANSWER_TIMEOUT)?;
     let timeout = prost_types::Duration::try_from(timeout);
-    let upgraded = api.ask(UpgradeDaemonRequest {
+    let request = UpgradeDaemonRequest {
         program,
         timeout: timeout.ok(),
+    };
+    let is_watched = std::io::stderr().is_terminal();
+    let report = api.upgrade(request, |step| {
+        if let Some(doing) = doing(step).filter(|_| is_watched) {
+            stderr::tell(doing);
+        }
     })?;
-    Ok(json_of(upgraded.report))
+    Ok(json_of(Some(report)))
+}
+
+/// What the daemon does in a step.
+fn doing(step: UpgradeDaemonStep) -> Option<&'static str> {
+    match step {
+        UpgradeDaemonStep::Unspecified => None,
+        UpgradeDaemonStep::Waiting => Some("waiting for other changes"),
+        UpgradeDaemonStep::Preparing => Some("the new process prepares"),
+        UpgradeDaemonStep::HandingOver => Some("handing over"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_console_of_another_host_is_reached_through_ssh() {
+        let check = |endpoint: Option<&str>, address: &str, expected: Option<&str>| {
+            let remote = Remote {
+                endpoint: endpoint.map(str::to_owned),
+                ..Remote::default()
+            };
+            let words = tunnel(&remote, address);
+            let command = words.as_deref().and_then(|words| words.split_once(": "));
+            assert_eq!(command.map(|(_, command)| command), expected, "{remote:?}");
+        };
+        let ssh = Some("ssh -L 7470:127.0.0.1:7470 a.example");
+        check(Some("https://a.example:7443"), "127.0.0.1:7470", ssh);
+        check(Some("https://127.0.0.1:7443"), "127.0.0.1:7470", None);
+        check(Some("https://a.example:7443"), "10.0.0.1:7470", None);
+        check(None, "127.0.0.1:7470", None);
+    }
 }

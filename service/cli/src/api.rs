@@ -10,7 +10,10 @@ use rustix::io::Errno;
 use serde_json::Value;
 use tollgate::token::{self, TOKEN, TOKEN_FILE};
 use tollgate_admin::client::{self, Client, Unary, Watched};
-use tollgate_admin::proto::{self, AppliedState, ApplyStateStep, PushPolicyStep, PushedPolicy};
+use tollgate_admin::proto::{
+    self, AppliedState, ApplyStateStep, PushPolicyStep, PushedPolicy, UpgradeDaemonRequest,
+    UpgradeDaemonStep,
+};
 use tollgate_admin::{ApplyOrder, PushOrder, Secret, Status, socket_beside};
 use tollgate_shm_abi::control::{self, ControlSocket};
 use tollgate_shm_abi::status::Code;
@@ -24,6 +27,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whom a command acts as.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct Acting {
     /// Act as the bearer of the token in this file, for its tenant; `-` is standard input. If left
     /// out, the environment may have a token in TOLLGATE_TOKEN, or the path of a file with it in
@@ -62,6 +66,8 @@ pub(crate) struct Api {
     client: Client,
     /// Whether there is a credential, whose tenant needn't be named.
     has_own: bool,
+    /// The daemon's address, if it is one on the network.
+    endpoint: Option<String>,
 }
 
 impl Acting {
@@ -87,6 +93,42 @@ impl Remote {
             .filter(|endpoint| !endpoint.is_empty())
     }
 
+    /// Fails if no command could use it: the address, or a file. The client refuses the same
+    /// addresses with these sentences.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Some(remote) = self.read()? else {
+            return Ok(());
+        };
+        let shown = &remote.endpoint;
+        let no_address = || {
+            Failure::input(format_args!(
+                "{shown:?} isn't a daemon's address: write https://HOST:PORT"
+            ))
+        };
+        let (scheme, at) = shown.split_once("://").ok_or_else(no_address)?;
+        let at = at.strip_suffix('/').unwrap_or(at);
+        let (host, port) = at.rsplit_once(':').ok_or_else(no_address)?;
+        let has_more = at.contains(['/', '?', '#']) || at.contains(char::is_whitespace);
+        if host.is_empty() || port.parse::<u16>().is_err() || has_more {
+            return Err(no_address());
+        }
+        match scheme {
+            "https" => Ok(()),
+            "http" if is_loopback(host) => Ok(()),
+            "http" => Err(Failure::input(format_args!(
+                "{shown} would send everything in the clear, with the token: write https, or use a loopback address"
+            ))),
+            _ => Err(no_address()),
+        }
+    }
+
+    /// The host of the daemon, unless it is this one.
+    pub(crate) fn other_host(&self) -> Option<&str> {
+        let (_scheme, at) = self.endpoint()?.split_once("://")?;
+        let (host, _port) = at.rsplit_once(':')?;
+        (!is_loopback(host)).then_some(host)
+    }
+
     /// The daemon on the network with what its files have; `None`: there is none.
     fn read(&self) -> Result<Option<client::Remote>, Failure> {
         let Some(endpoint) = self.endpoint() else {
@@ -104,6 +146,12 @@ impl Remote {
             identity,
         }))
     }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || (address.parse::<std::net::IpAddr>()).is_ok_and(|address| address.is_loopback())
 }
 
 /// The API's socket of the daemon at this one, which may be a link to the daemon's.
@@ -147,19 +195,37 @@ impl Api {
         patience: Duration,
     ) -> Result<Api, Failure> {
         let client = match remote.read()? {
-            Some(at) => Client::connect_remotely(&at, token, patience).map_err(failure)?,
+            Some(at) => Client::connect_remotely(&at, token, patience)
+                .map_err(|status| untrusted(remote, status))?,
             None => {
                 let client = Client::connect(&api_socket(socket), token, patience);
                 client.map_err(|status| unconnected(socket, status))?
             }
         };
         let has_own = token.is_some() || remote.certificate.is_some();
-        Ok(Api { client, has_own })
+        let endpoint = remote.endpoint().map(str::to_owned);
+        Ok(Api {
+            client,
+            has_own,
+            endpoint,
+        })
+    }
+
+    /// The daemon's refusal; or the loss of the connection, with the address.
+    fn failure(&self, status: Status) -> Failure {
+        let lost = ["transport error", "h2 protocol error"];
+        let is_lost = lost.iter().any(|words| status.message.starts_with(words));
+        match &self.endpoint {
+            Some(endpoint) if is_lost => lost_at(endpoint, status),
+            _ => failure(status),
+        }
     }
 
     /// One request, one answer; the daemon's refusal is the failure.
     pub(crate) fn ask<R: Unary>(&self, request: R) -> Result<R::Response, Failure> {
-        self.client.ask(request).map_err(failure)
+        self.client
+            .ask(request)
+            .map_err(|status| self.failure(status))
     }
 
     /// Pushes a policy.
@@ -168,7 +234,9 @@ impl Api {
         order: PushOrder,
         tell: impl FnMut(PushPolicyStep),
     ) -> Result<PushedPolicy, Failure> {
-        self.client.push(order, tell).map_err(failure)
+        self.client
+            .push(order, tell)
+            .map_err(|status| self.failure(status))
     }
 
     /// Applies documents.
@@ -177,7 +245,20 @@ impl Api {
         order: ApplyOrder,
         tell: impl FnMut(ApplyStateStep),
     ) -> Result<AppliedState, Failure> {
-        self.client.apply(order, tell).map_err(failure)
+        self.client
+            .apply(order, tell)
+            .map_err(|status| self.failure(status))
+    }
+
+    /// Upgrades the daemon.
+    pub(crate) fn upgrade(
+        &self,
+        request: UpgradeDaemonRequest,
+        tell: impl FnMut(UpgradeDaemonStep),
+    ) -> Result<prost_types::Struct, Failure> {
+        self.client
+            .upgrade(request, tell)
+            .map_err(|status| self.failure(status))
     }
 
     /// Watches what changes.
@@ -186,7 +267,9 @@ impl Api {
         request: R,
         each: impl FnMut(R::Response) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
-        self.client.watch(request, each).map_err(failure)
+        self.client
+            .watch(request, each)
+            .map_err(|status| self.failure(status))
     }
 
     /// Watches calls.
@@ -196,7 +279,25 @@ impl Api {
         until: Option<Instant>,
         each: impl FnMut(proto::TapCallsResponse) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
-        self.client.tap(request, until, each).map_err(failure)
+        self.client
+            .tap(request, until, each)
+            .map_err(|status| self.failure(status))
+    }
+
+    /// Whether the caller is an operator. A tenant's credentials list their tenant's credentials
+    /// in place of the operators'.
+    pub(crate) fn is_operator(&self) -> Result<bool, Failure> {
+        if !self.has_own {
+            return Ok(true);
+        }
+        match self.ask(proto::ListCredentialsRequest::default()) {
+            Ok(listed) => {
+                let mut listed = listed.credentials.iter();
+                Ok(listed.all(|one| one.role() == proto::Role::Operator))
+            }
+            Err(refused) if refused.code() == Code::PERMISSION_DENIED => Ok(false),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// The tenant that a command names, or the token's.
@@ -240,6 +341,26 @@ fn failure(status: Status) -> Failure {
     Failure::new(status.code, status.message)
 }
 
+/// A daemon on the network can't be reached. Perhaps its certificate is of an own authority.
+fn untrusted(remote: &Remote, status: Status) -> Failure {
+    let is_unknown = status.message.contains("UnknownIssuer") && remote.ca.is_none();
+    let failure = failure(status);
+    match is_unknown {
+        true => failure.hint("--ca FILE, with the certificate of the daemon's authority"),
+        false => failure,
+    }
+}
+
+/// The connection to a daemon on the network is lost. Perhaps the daemon waits for TLS.
+fn lost_at(endpoint: &str, status: Status) -> Failure {
+    let sentence = format!("the daemon at {endpoint}: {}", status.message);
+    let lost = Failure::new(status.code, sentence);
+    match endpoint.strip_prefix("http://") {
+        Some(at) => lost.hint(format!("https://{at}: a daemon with TLS needs https://")),
+        None => lost,
+    }
+}
+
 /// The failure that no daemon could be reached, with this sentence. If this user lacks the
 /// permission, the hint isn't to start one.
 pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
@@ -266,5 +387,66 @@ fn unconnected(socket: &Path, status: Status) -> Failure {
             Failure::new(Code::UNAVAILABLE, sentence)
                 .hint("an upgrade of the daemon, if it is older than this program; or its log")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn at(endpoint: &str) -> Remote {
+        Remote {
+            endpoint: Some(endpoint.to_owned()),
+            ..Remote::default()
+        }
+    }
+
+    #[test]
+    fn an_address_is_refused_as_the_client_refuses_it() {
+        for wrong in [
+            "127.0.0.1:7471",
+            "ftp://a:1",
+            "https://a",
+            "https://:1",
+            "https://a:1/b",
+            "https://a:x",
+            "http://10.0.0.1:7471",
+        ] {
+            let refused = at(wrong).check().unwrap_err();
+            let clients =
+                Client::connect_remotely(&at(wrong).read().unwrap().unwrap(), None, ANSWER_TIMEOUT);
+            let clients = clients.unwrap_err();
+            assert_eq!(refused.code(), clients.code, "{wrong}");
+            let words = refused.sentence();
+            assert!(words.contains("write https"), "{words}");
+        }
+        for right in ["https://a.b:7443/", "http://127.0.0.1:1", "http://[::1]:1"] {
+            assert_eq!(at(right).check(), Ok(()), "{right}");
+        }
+        let no_ca = Remote {
+            ca: Some("/none/ca.pem".into()),
+            ..at("https://a:1")
+        };
+        assert_eq!(no_ca.check().unwrap_err().code(), Code::NOT_FOUND);
+    }
+
+    #[test]
+    fn an_error_of_a_connection_has_its_way_out() {
+        let status = |message: &str| Status::new(Code::UNAVAILABLE, message);
+        let unknown = "the daemon at https://a:1: invalid peer certificate: UnknownIssuer";
+        let failure = untrusted(&at("https://a:1"), status(unknown));
+        assert!(failure.way_out().unwrap().starts_with("--ca FILE"));
+        let with_ca = Remote {
+            ca: Some("ca.pem".into()),
+            ..at("https://a:1")
+        };
+        assert_eq!(untrusted(&with_ca, status(unknown)).way_out(), None);
+        let lost = lost_at("http://127.0.0.1:1", status("transport error: broken pipe"));
+        assert_eq!(
+            lost.sentence(),
+            "the daemon at http://127.0.0.1:1: transport error: broken pipe"
+        );
+        assert!(lost.way_out().unwrap().starts_with("https://127.0.0.1:1"));
     }
 }

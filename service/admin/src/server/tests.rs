@@ -173,7 +173,15 @@ fn a_watch_has_the_answers_that_differ() {
     ended.unwrap();
     assert_eq!(seen, [Some(0), Some(1), Some(2)]);
     assert!(LOOKS.load(Ordering::Relaxed) >= 7);
-    for (seconds, nanos) in [(0, 1), (3_601, 0), (-1, 0), (i64::MAX, i32::MIN)] {
+    for (seconds, nanos) in [
+        (0, 1),
+        (3_601, 0),
+        (-1, 0),
+        (60, -1),
+        (60, 1_000_000_000),
+        (i64::MAX, i32::MIN),
+        (i64::MIN, i32::MIN),
+    ] {
         let refused = client.watch(watched(seconds, nanos), |_| ControlFlow::Continue(()));
         let refused = refused.unwrap_err();
         assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
@@ -403,6 +411,55 @@ fn pushes_have_places_and_a_slow_one_holds_up_nobody() {
     }
     assert!(began.elapsed() < PATIENCE);
     drop(half);
+}
+
+#[test]
+fn an_answer_that_nobody_reads_keeps_no_place() {
+    let (calls, mut queue) = mpsc::channel(1);
+    let most = Most {
+        all: 1,
+        kept: 0,
+        of_each: 1,
+    };
+    let service = Service {
+        calls,
+        is_operator: nobody,
+        most_age: None,
+        pushes: Places::new(most),
+        applies: Places::new(most),
+    };
+    let caller = Caller {
+        peer: Peer::Process { uid: 1, pid: 1 },
+        token: None,
+    };
+    let sender = Sender {
+        caller,
+        holder: Party::of(&bearer(Role::Owner)),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        for _ in 0..3 {
+            let (responses, _nobody_reads) = mpsc::channel(1);
+            responses
+                .try_send(Ok(ApplyStateResponse::default()))
+                .unwrap();
+            // A frame with an empty header.
+            let body = tonic::body::Body::new("\0\0\0\0\x02\x0a\0".to_owned());
+            let pieces = apply_order_of(body);
+            let apply = service.clone().apply(sender.clone(), pieces, responses);
+            let applying = tokio::spawn(apply);
+            let Some(Incoming::Call(call)) = queue.recv().await else {
+                panic!("the apply has no place: {:?}", applying.await);
+            };
+            let answer = Answer::ApplyState(AppliedState::default());
+            call.reply.send(Ok(answer)).unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            assert!(!applying.is_finished(), "its client reads nothing");
+        }
+    });
 }
 
 /// The requests of an apply.

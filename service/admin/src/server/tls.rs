@@ -110,6 +110,16 @@ pub trait TlsSource: Send + Sync {
     fn failed(&self, address: IpAddr, why: &str);
 }
 
+impl<S: TlsSource + ?Sized> TlsSource for Arc<S> {
+    fn current(&self) -> TlsConfig {
+        (**self).current()
+    }
+
+    fn failed(&self, address: IpAddr, why: &str) {
+        (**self).failed(address, why);
+    }
+}
+
 /// The server's side of TLS.
 #[derive(Clone)]
 pub struct Tls(Arc<dyn TlsSource>);

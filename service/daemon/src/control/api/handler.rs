@@ -7,7 +7,9 @@ use std::rc::Rc;
 use prost_types::Struct;
 use serde_json::Value;
 use tollgate_admin::proto::*;
-use tollgate_admin::{ApplyOrder, Authorized, Handler, PushOrder, Status, TapPoll, from_json};
+use tollgate_admin::{
+    ApplyOrder, Authorized, Handler, PushOrder, Status, TapPoll, UpgradeOrder, from_json,
+};
 use tollgate_control::audit::Actor;
 use tollgate_control::{Owner as Owned, Party as Part, PolicyVersion, Target};
 use tollgate_shm_abi::status::Code;
@@ -717,9 +719,9 @@ impl Handler for Api {
 
     async fn upgrade_daemon(
         &self,
-        request: Authorized<UpgradeDaemonRequest>,
+        order: Authorized<UpgradeOrder>,
     ) -> Result<UpgradeDaemonResponse> {
-        let request = request.into_request();
+        let UpgradeOrder { request, steps } = order.into_request();
         let program = some(request.program).map(PathBuf::from);
         if let (Some(program), Actor::Operator { .. }) = (&program, &self.actor) {
             let text = format!(
@@ -730,9 +732,10 @@ impl Handler for Api {
         }
         let limit = request.timeout.map(|timeout| duration("timeout", timeout));
         let limit = limit.transpose()?.unwrap_or(UPGRADE_TIMEOUT);
-        let done = takeover::upgrade(&self.control, self.actor.clone(), program, limit).await;
+        let by = self.actor.clone();
+        let done = takeover::upgrade(&self.control, by, program, limit, &steps).await;
         Ok(UpgradeDaemonResponse {
-            report: told(done)?,
+            content: told(done)?.map(upgrade_daemon_response::Content::Report),
         })
     }
 }

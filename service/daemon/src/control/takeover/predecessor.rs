@@ -12,7 +12,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::time::{timeout, timeout_at};
-use tollgate_admin::socket_beside;
+use tollgate_admin::proto::UpgradeDaemonStep;
+use tollgate_admin::{Steps, socket_beside};
 use tollgate_control::Store;
 use tollgate_control::audit::{self, Actor};
 use tollgate_engine::Status;
@@ -40,9 +41,10 @@ pub(crate) async fn upgrade(
     by: Actor,
     program: Option<PathBuf>,
     limit: Duration,
+    steps: &Steps<UpgradeDaemonStep>,
 ) -> Result<Value, Status> {
     supervisor::reloads();
-    let replaced = replace(control, by, program, limit).await;
+    let replaced = replace(control, by, program, limit, steps).await;
     match &replaced {
         Ok(_) => supervisor::replaced_by(control.replacement.pid()),
         Err(status) => {
@@ -61,6 +63,7 @@ async fn replace(
     by: Actor,
     program: Option<PathBuf>,
     limit: Duration,
+    steps: &Steps<UpgradeDaemonStep>,
 ) -> Result<Value, Status> {
     if limit > MAX_UPGRADE_TIMEOUT {
         return Err(invalid(format!(
@@ -77,11 +80,13 @@ async fn replace(
         let text = "another change is in progress: try again in a moment";
         return Err(Status::new(Code::UNAVAILABLE, text));
     }
+    steps.tell(UpgradeDaemonStep::Waiting);
     let nobody_else = tokio::time::timeout(limit, control.changes.begin(&by)).await;
     let _nobody_else = nobody_else.map_err(|_elapsed| {
         let text = format!("other changes have been in progress for {limit:?}: try again");
         Status::new(Code::UNAVAILABLE, text)
     })??;
+    steps.tell(UpgradeDaemonStep::Preparing);
     let begun = Instant::now();
     control.changes.store().hold();
     let mut held = Held {
@@ -95,6 +100,7 @@ async fn replace(
     };
     let prepared = begun.elapsed();
     let api = SocketFile::at(socket_beside(&control.config().socket_path()));
+    steps.tell(UpgradeDaemonStep::HandingOver);
     // From here on either the successor serves, or this process again.
     control.apps.listeners.shut();
     held.gone = true;
@@ -416,7 +422,15 @@ pub(crate) async fn follow_signals(control: Rc<Control>) -> Result<(), DaemonErr
     let mut signals = signals.map_err(system("signals can't be watched"))?;
     tokio::task::spawn_local(async move {
         while signals.recv().await.is_some() {
-            match upgrade(&control, Actor::Daemon, None, UPGRADE_TIMEOUT).await {
+            match upgrade(
+                &control,
+                Actor::Daemon,
+                None,
+                UPGRADE_TIMEOUT,
+                &Steps::default(),
+            )
+            .await
+            {
                 Ok(_) => control.replacement.retire(),
                 Err(status) => tracing::error!("no upgrade: {}", status.message),
             }
