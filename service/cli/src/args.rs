@@ -52,13 +52,13 @@ const CONTEXT: &str = "TOLLGATE_CONTEXT";
 )]
 pub(crate) struct Cli {
     /// The daemon's socket; while this user's `tollgate up --dev` runs, its socket is the default
-    #[arg(long, global = true, value_name = "PATH", env = SOCKET)]
+    #[arg(long, global = true, value_name = "PATH", env = SOCKET, help_heading = "Connection")]
     #[arg(default_value = HOST_SOCKET)]
     pub(crate) socket: PathBuf,
 
     /// The context whose daemon and token the command uses, see `tollgate context`; the one in use,
     /// if left out and no socket is named
-    #[arg(long, global = true, value_name = "NAME", env = CONTEXT)]
+    #[arg(long, global = true, value_name = "NAME", env = CONTEXT, help_heading = "Connection")]
     context: Option<String>,
 
     /// Whether the command line or the environment has the socket.
@@ -214,7 +214,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "Objects that no document names stay as they are, unless --prune deletes what was applied before.\n\n\
          Examples: tollgate apply -f state/ --dry-run\n          \
-         tollgate apply -f state/ --prune\n          \
+         tollgate apply -f state/ --prune --yes\n          \
          tollgate apply -f acme.yaml --token-file owner.token"
     )]
     Apply(Apply),
@@ -436,6 +436,7 @@ mod tests {
             "tollgate policy push ./acl.wasm --provider --name acl",
             "tollgate policy push oci://ghcr.io/acme/acl:1.2 --tenant acme --name acl",
             "tollgate policy push ./acl.wasm --signature acl.wasm.sig --tenant acme --name acl",
+            "tollgate policy list --tenant acme --watch",
             "tollgate policy detach acl --tenant acme --service hotel.Reservation",
             "tollgate policy upgrade acl@2 --tenant acme --probation 60s",
             "tollgate policy upgrade acl@2 --tenant acme --mode shadow --side client",
@@ -448,6 +449,7 @@ mod tests {
             "tollgate ceiling set versions=20 isolation=process --tenant acme --dry-run",
             "tollgate ceiling reset versions --yes",
             "tollgate apply -f a.toml -f dir --dry-run --prune --set web --json",
+            "tollgate apply -f a.toml --prune --yes",
             "tollgate apply --schema",
             "tollgate export --tenant acme --format yaml",
             "tollgate export --out dir --token-file F",
@@ -526,6 +528,7 @@ mod tests {
             "tollgate credential add booking --expires 30",
             "tollgate ceiling set versions",
             "tollgate ceiling set versions=1 --yes --dry-run",
+            "tollgate apply -f a.toml --prune --yes --dry-run",
             "tollgate context use",
             "tollgate policy detach acl@1 --tenant acme",
             "tollgate audit verify --state DIR --file F",

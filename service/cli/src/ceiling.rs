@@ -103,25 +103,20 @@ pub(crate) fn ceiling(socket: &Path, args: &CeilingCommand) -> Result<String, Fa
                 key: one.key.clone(),
                 value: Some(one.value.clone()),
             });
-            apply(&api, set.collect(), change, "set")
+            apply(&api, set.collect(), change)
         }
         Ceiling::Reset { keys, change } => {
             let reset = keys.iter().map(|key| CeilingChange {
                 key: key.clone(),
                 value: None,
             });
-            apply(&api, reset.collect(), change, "reset")
+            apply(&api, reset.collect(), change)
         }
     }
 }
 
 /// Changes a ceiling; asks first if a tenant is above it then.
-fn apply(
-    api: &Api,
-    changes: Vec<CeilingChange>,
-    how: &Change,
-    verb: &str,
-) -> Result<String, Failure> {
+fn apply(api: &Api, changes: Vec<CeilingChange>, how: &Change) -> Result<String, Failure> {
     let request = |dry_run| ChangeCeilingRequest {
         tenant: how.of.tenant.clone().unwrap_or_default(),
         changes: changes.clone(),
@@ -135,19 +130,10 @@ fn apply(
         return Ok(would_be);
     }
     if !would_be.is_empty() {
-        let words = changes.iter().map(|change| match &change.value {
-            Some(value) => format!("{}={value}", change.key),
-            None => change.key.clone(),
-        });
-        let words: Vec<_> = words.collect();
-        let tenant = how.of.tenant.as_ref();
-        let of = tenant.map_or_else(String::new, |tenant| format!(" --tenant {tenant}"));
-        let sure = format!("tollgate ceiling {verb} {}{of} --yes", words.join(" "));
         confirm(
             &would_be,
             "Change the ceiling?",
             "the ceiling isn't changed",
-            sure,
         )?;
     }
     api.ask(request(false))?;

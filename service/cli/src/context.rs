@@ -160,6 +160,7 @@ fn added(directory: &Path, socket: Option<&Path>, add: &Add) -> Result<Context, 
         );
         return Err(Failure::input(sentence));
     }
+    add.remote.check()?;
     let absolute =
         |path: &Path| std::path::absolute(path).map_err(|error| Failure::file(path, &error));
     let its = match &add.token_file {
@@ -209,6 +210,7 @@ fn list(contexts: &Contexts) -> String {
             Some(certificate) if context.token_file.is_none() => {
                 shown(&Some(certificate.clone()), "")
             }
+            _ if context.endpoint.is_some() => shown(&context.token_file, "no token"),
             _ => shown(&context.token_file, "as this user"),
         };
         format!("{mark} {}  {at}  {token}", output::plain(name))
@@ -339,6 +341,15 @@ mod tests {
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&directory), mode(&file(&directory))), (0o700, 0o600));
         assert_eq!(list(&contexts), "* acme  /run/a.sock  as this user\n");
+        let far = Context {
+            endpoint: Some("https://a:1".to_owned()),
+            ..Context::default()
+        };
+        let far = Contexts {
+            current: None,
+            contexts: BTreeMap::from([("far".to_owned(), far)]),
+        };
+        assert_eq!(list(&far), "  far  https://a:1  no token\n");
         let open = std::fs::Permissions::from_mode(0o622);
         std::fs::set_permissions(file(&directory), open).unwrap();
         assert_eq!(

@@ -8,6 +8,7 @@ use tollgate_admin::proto::{
     self, AddCredentialRequest, ListCredentialsRequest, RevokeCredentialRequest,
     RotateCredentialRequest,
 };
+use tollgate_shm_abi::status::Code;
 
 use crate::api::{Acting, Api};
 use crate::failure::Failure;
@@ -126,6 +127,15 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
         true => Ok(String::new()),
         false => api.tenant(of.tenant.as_deref()),
     };
+    // A tenant's request without a tenant would be about its own credentials. Where one is added,
+    // the daemon refuses the role.
+    let existing = |of: &Of| match of.operator && !api.is_operator()? {
+        true => Err(Failure::new(
+            Code::PERMISSION_DENIED,
+            "--operator is about operators' credentials: only an operator may",
+        )),
+        false => tenant(of),
+    };
     match &args.command {
         Credential::Add(add) => {
             let role = match add.role {
@@ -143,7 +153,7 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
             Ok(format!("{}\n", added.token))
         }
         Credential::List(of) => {
-            let tenant = tenant(of)?;
+            let tenant = existing(of)?;
             let listed = api.ask(ListCredentialsRequest { tenant })?;
             let now = SystemTime::now();
             let listed: Vec<_> = listed
@@ -155,7 +165,7 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
         }
         Credential::Rotate(rotate) => {
             let rotated = api.ask(RotateCredentialRequest {
-                tenant: tenant(&rotate.of)?,
+                tenant: existing(&rotate.of)?,
                 name: rotate.name.clone(),
                 grace: rotate.grace.map(sent).transpose()?,
                 keep_sessions: rotate.keep_sessions,
@@ -164,7 +174,7 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
         }
         Credential::Revoke(revoke) => {
             let revoked = api.ask(RevokeCredentialRequest {
-                tenant: tenant(&revoke.of)?,
+                tenant: existing(&revoke.of)?,
                 name: revoke.name.clone(),
                 keep_sessions: revoke.keep_sessions,
             })?;

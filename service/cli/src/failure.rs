@@ -226,7 +226,7 @@ impl fmt::Display for Failure {
             } else {
                 "."
             };
-            write!(f, "{stop} Try: {}", text::escape(hint))?;
+            write!(f, "{stop} Try: {}", text::escape(&without_tokens(hint)))?;
         }
         match &self.excerpt {
             Some(lines) => write!(f, "\n{}", text::escape_lines(lines)),

@@ -77,7 +77,11 @@ pub(crate) fn of_status(before: &Value, now: &Value) -> String {
         Some(address) => format!(", and {} for peers", plain(address)),
         None => ", without an address for peers".to_owned(),
     };
-    screen.line("listens", format!("{}{peers}", word(&now["socket"])));
+    let admin = match now["admin"].as_str() {
+        Some(address) => format!(", and {} for administration", plain(address)),
+        None => String::new(),
+    };
+    screen.line("listens", format!("{}{peers}{admin}", word(&now["socket"])));
     screen.line("calls", calls(before, now));
     screen.part("tenants", &tenants(now));
     screen.part(

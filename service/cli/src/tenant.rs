@@ -179,7 +179,6 @@ fn remove(api: &Api, tenant: &str, is_sure: bool) -> Result<String, Failure> {
             &ending(&remove(true)?, "would remove"),
             format_args!("Remove tenant {tenant}?"),
             &format!("tenant {tenant} isn't removed"),
-            format_args!("tollgate tenant remove {tenant} --yes"),
         )?;
     }
     Ok(ending(&remove(false)?, "removed"))

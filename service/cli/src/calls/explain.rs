@@ -199,7 +199,16 @@ fn chain(found: &Value) -> String {
     }
     let outcome = &found["outcome"];
     if outcome["status"].is_string() {
-        let _infallible = write!(text, "=> {}", flat(&outcome["status"]));
+        let unknown = outcome["unknown"].as_array().map_or(0, Vec::len);
+        let _infallible = match unknown {
+            0 => write!(text, "=> {}", flat(&outcome["status"])),
+            _ => write!(
+                text,
+                "=> it depends on {}, not asked here; else {}",
+                flat(&outcome["unknown"]),
+                flat(&outcome["status"])
+            ),
+        };
         if outcome["by"].is_string() {
             let (by, side) = (flat(&outcome["by"]), flat(&outcome["side"]));
             let _infallible = write!(text, " by {by}, on the {side} side");
@@ -207,12 +216,6 @@ fn chain(found: &Value) -> String {
         match outcome["message"].as_str() {
             Some(message) if !message.is_empty() => {
                 let _infallible = write!(text, ": {}", output::plain(message));
-            }
-            _ => {}
-        }
-        match outcome["unknown"].as_array() {
-            Some(unknown) if !unknown.is_empty() => {
-                let _infallible = write!(text, ", if {} agree", flat(&outcome["unknown"]));
             }
             _ => {}
         }
@@ -244,7 +247,7 @@ mod tests {
         let none = json!({"policies": [], "hook": "request", "method": "a.B/C", "outcome": {"status": "OK", "unknown": ["p@1"]}});
         assert_eq!(
             chain(&none),
-            "no policy is asked about the request of a.B/C\n=> OK, if p@1 agree\n"
+            "no policy is asked about the request of a.B/C\n=> it depends on p@1, not asked here; else OK\n"
         );
         let _no_panic = chain(&json!({"policies": [3, {"fields": 7}], "outcome": []}));
     }

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
+use tollgate_admin::ApplyOrder;
 use tollgate_admin::proto::{
     AppliedState, ApplyStateHeader, ApplyStateStep, StateAction, StateChange,
 };
 
 use crate::api::Api;
+use crate::confirm::confirm;
 use crate::desired::args::Apply;
 use crate::desired::model::SCHEMA;
 use crate::desired::order::order;
@@ -41,12 +43,10 @@ pub(crate) fn apply(socket: &Path, args: &Apply) -> Result<(String, bool), Failu
         args.acting.token()?.as_ref(),
         PATIENCE,
     )?;
-    let is_watched = std::io::stderr().is_terminal();
-    let answer = api.apply(order, |step| {
-        if let Some(line) = progress(&step).filter(|_| is_watched) {
-            tell(&line);
-        }
-    })?;
+    if args.prune && !args.dry_run && !args.yes && api.is_operator()? {
+        ask(&api, &order)?;
+    }
+    let answer = api.apply(order, watched)?;
     let warnings = answer.warnings.iter();
     warnings.for_each(|warning| warn(&plain(warning)));
     let differs = answer
@@ -58,6 +58,47 @@ pub(crate) fn apply(socket: &Path, args: &Apply) -> Result<(String, bool), Failu
         false => shown(&answer.changes, args),
     };
     Ok((text, args.dry_run && differs))
+}
+
+/// Asks if a prune would delete tenants or values of ceilings. Tenants delete neither.
+fn ask(api: &Api, order: &ApplyOrder) -> Result<(), Failure> {
+    let dry = ApplyOrder {
+        header: ApplyStateHeader {
+            dry_run: true,
+            ..order.header.clone()
+        },
+        state: order.state.clone(),
+        contents: order.contents.clone(),
+        ..ApplyOrder::default()
+    };
+    let changes = api.apply(dry, watched)?.changes;
+    let ends: Vec<_> = changes
+        .iter()
+        .filter(|change| is_asked(change))
+        .map(row)
+        .collect();
+    match ends.is_empty() {
+        true => Ok(()),
+        false => confirm(
+            &lines(&ends),
+            "Apply the documents, and delete these?",
+            "nothing is applied",
+        ),
+    }
+}
+
+/// Whether a change deletes what `tenant remove` and `ceiling reset` delete.
+fn is_asked(change: &StateChange) -> bool {
+    let kinds = ["tenant ", "ceiling ", "default ceiling "];
+    change.action() == StateAction::Delete
+        && kinds.iter().any(|kind| change.object.starts_with(kind))
+}
+
+/// Tells a step to a terminal.
+fn watched(step: ApplyStateStep) {
+    if let Some(line) = progress(&step).filter(|_| std::io::stderr().is_terminal()) {
+        tell(&line);
+    }
 }
 
 /// What the daemon does, in a line.
@@ -86,26 +127,28 @@ fn as_json(answer: &AppliedState, is_dry: bool) -> String {
     output::json(&json!({"dry_run": is_dry, "changes": changes, "warnings": answer.warnings}))
 }
 
-/// A line per object that changes, and their numbers.
-fn shown(changes: &[StateChange], args: &Apply) -> String {
-    let mut rows = Vec::new();
-    for change in changes {
-        let mark = match change.action() {
-            StateAction::Create => '+',
-            StateAction::Change => '~',
-            StateAction::Delete => '-',
-            StateAction::Keep | StateAction::Unspecified => '=',
-        };
-        if mark == '=' && !args.verbose {
-            continue;
-        }
-        let object = plain(&change.object);
-        let details: Vec<_> = change.details.iter().map(|words| plain(words)).collect();
-        rows.push(match details.is_empty() {
-            true => format!("{mark} {object}"),
-            false => format!("{mark} {object} ({})", details.join("; ")),
-        });
+/// `+ tenant acme`
+fn row(change: &StateChange) -> String {
+    let mark = match change.action() {
+        StateAction::Create => '+',
+        StateAction::Change => '~',
+        StateAction::Delete => '-',
+        StateAction::Keep | StateAction::Unspecified => '=',
+    };
+    let object = plain(&change.object);
+    let details: Vec<_> = change.details.iter().map(|words| plain(words)).collect();
+    match details.is_empty() {
+        true => format!("{mark} {object}"),
+        false => format!("{mark} {object} ({})", details.join("; ")),
     }
+}
+
+/// A line per object that changes or has details, and their numbers.
+fn shown(changes: &[StateChange], args: &Apply) -> String {
+    let is_shown = |change: &&StateChange| {
+        args.verbose || change.action() != StateAction::Keep || !change.details.is_empty()
+    };
+    let mut rows: Vec<_> = changes.iter().filter(is_shown).map(row).collect();
     let count = |action| {
         let its = changes.iter().filter(|change| change.action() == action);
         its.count()
@@ -126,4 +169,29 @@ fn shown(changes: &[StateChange], args: &Apply) -> String {
         }
     });
     lines(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_and_ceilings_are_asked_for_before_they_are_deleted() {
+        let change = |action: StateAction, object: &str| StateChange {
+            action: action.into(),
+            object: object.to_owned(),
+            details: vec!["5".to_owned()],
+        };
+        for object in [
+            "tenant acme",
+            "ceiling attachments of tenant acme",
+            "default ceiling versions",
+        ] {
+            assert!(is_asked(&change(StateAction::Delete, object)), "{object}");
+            assert!(!is_asked(&change(StateAction::Keep, object)), "{object}");
+        }
+        let other = change(StateAction::Delete, "credential tenant of tenant acme");
+        assert!(!is_asked(&other));
+        assert_eq!(row(&other), "- credential tenant of tenant acme (5)");
+    }
 }

@@ -26,6 +26,9 @@ pub(crate) struct Apply {
     /// Delete what an earlier apply of the same set had and these documents haven't
     #[arg(long)]
     pub(crate) prune: bool,
+    /// Don't ask before a prune deletes tenants or values of ceilings
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) yes: bool,
     /// The name of the set of documents, for --prune
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) set: String,

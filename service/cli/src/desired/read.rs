@@ -100,12 +100,22 @@ fn in_file(path: &Path) -> Result<Vec<Document>, Failure> {
             Ok(vec![document])
         }
         Kind::Yaml => serde_saphyr::from_multiple(&text).map_err(|error| {
-            let place = error.location();
-            let place = place.map(|place| format!(", line {}", place.line()));
-            let message = error.without_snippet().to_string().replace('\n', ", ");
+            let (mut line, mut said_again) = (String::new(), String::new());
+            if let Some(place) = error.location() {
+                line = format!(", line {}", place.line());
+                said_again = format!(" at line {}, column {}", place.line(), place.column());
+            }
+            let error = error.without_snippet();
+            let mut message = error.to_string().replace('\n', ", ");
+            if let Some(end) = message.strip_suffix(&said_again).map(str::len) {
+                message.truncate(end);
+            }
+            if matches!(error, serde_saphyr::Error::NullIntoString { .. }) {
+                message = "the value is empty or null: write a text, in quotes if it is \"null\""
+                    .to_owned();
+            }
             let meant = did_serde_mean(&message);
-            let place = place.unwrap_or_default();
-            Failure::input(format_args!("{shown}{place}: {message}{meant}"))
+            Failure::input(format_args!("{shown}{line}: {message}{meant}"))
         }),
     }
 }
@@ -131,6 +141,27 @@ mod tests {
         long.set_len(MAX_DOCUMENT_BYTES + 1).unwrap();
         let refused = read(&[file(0)]).unwrap_err();
         assert_eq!(refused.code(), Code::RESOURCE_EXHAUSTED, "{refused}");
+    }
+
+    #[test]
+    fn errors_in_yaml_name_the_line_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.yaml");
+        for (text, said) in [
+            (
+                "tenants:\n- name: null\n",
+                "line 2: the value is empty or null: write a text, in quotes if it is \"null\"",
+            ),
+            (
+                "tenants:\n- name: a\n  nmae: b\n",
+                "line 3: unknown field `nmae`, expected one of name, ceiling, credentials",
+            ),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let refused = read(std::slice::from_ref(&file)).unwrap_err().sentence();
+            assert!(refused.contains(said), "{refused}");
+            assert_eq!(refused.matches("line ").count(), 1, "{refused}");
+        }
     }
 
     #[test]

@@ -13,14 +13,18 @@ use crate::policy::against::Against;
 use crate::policy_tools::Tool;
 use crate::values::{Side, duration, number};
 
-/// Policies, and whom the command acts as.
+/// Which policies are listed.
 #[derive(Debug, Args)]
 pub(crate) struct List {
+    /// Only this tenant's; with a token, the token's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
     /// Stay, and print the list again whenever it differs, as while a version is on trial
     #[arg(long)]
     pub(crate) watch: bool,
 }
 
+/// Policies, and whom the command acts as.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyCommand {
     #[command(flatten)]

@@ -67,17 +67,16 @@ pub(super) fn attach(api: &Api, args: &Attach) -> Result<String, Failure> {
 
 /// `tollgate policy detach`
 pub(super) fn detach(api: &Api, args: &Select) -> Result<String, Failure> {
-    let before = listed(api)?;
+    let before = listed(api, String::new())?;
     let at = Some(selection(api, &args.name, &args.place)?);
     api.ask(DetachPolicyRequest { at })?;
-    let after = listed(api)?;
+    let after = listed(api, String::new())?;
     Ok(detached(&args.name, &args.place.owner, &before, &after))
 }
 
-/// The policies that the caller sees, with their attachments.
-pub(super) fn listed(api: &Api) -> Result<Value, Failure> {
-    let all = ListPoliciesRequest::default();
-    Ok(json_of(api.ask(all)?.report))
+/// The policies that the caller sees, with their attachments; of one tenant, if it is named.
+pub(super) fn listed(api: &Api, tenant: String) -> Result<Value, Failure> {
+    Ok(json_of(api.ask(ListPoliciesRequest { tenant })?.report))
 }
 
 /// The tenant or tenants of the calls that a policy evaluates.

@@ -18,11 +18,16 @@ use crate::{output, screen};
 
 /// `tollgate policy list`
 pub(super) fn list(api: &Api, args: &List) -> Result<String, Failure> {
+    let tenant = args.tenant.clone().unwrap_or_default();
     if !args.watch {
-        return Ok(described(&listed(api)?));
+        return Ok(described(&listed(api, tenant)?));
     }
     let (mut last, mut printed) = (None, Ok(()));
-    api.watch(WatchPoliciesRequest::default(), |seen| {
+    let request = WatchPoliciesRequest {
+        tenant,
+        interval: None,
+    };
+    api.watch(request, |seen| {
         let text = described(&json_of(seen.report));
         if last.as_ref() == Some(&text) {
             return ControlFlow::Continue(());
