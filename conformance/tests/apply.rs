@@ -354,6 +354,11 @@ fn errors_in_files_name_the_file_the_line_and_what_there_is() {
             "tenants:\n- name: a\n  name: b\n",
             "e.yaml, line 3: ",
         ),
+        (
+            "n.yaml",
+            "tenants:\n- name: null\n",
+            "n.yaml, line 2: the value is empty or null",
+        ),
         ("f.yaml", "tenants: [\n", "f.yaml, line "),
         (
             "g.toml",
@@ -689,7 +694,23 @@ fn a_prune_deletes_what_the_set_had_and_nothing_else() {
     );
     let dry = apply(&daemon, &file, &["--prune", "--dry-run"]);
     assert_eq!(dry.code, WOULD_CHANGE, "{dry}");
-    let out = applied(&daemon, &file, &["--prune"]);
+    // Tenants and ceilings aren't deleted unasked.
+    let asked = apply(&daemon, &file, &["--prune"]);
+    assert_eq!(asked.code, 3, "{asked}");
+    for words in [
+        "- tenant short (with its sessions, 0 versions of policies and 0 attachments)\n",
+        "- default ceiling versions (100)\n",
+        "nothing is applied: confirmation needs a terminal. Try: tollgate apply -f ",
+        " --prune --yes",
+    ] {
+        assert!(asked.err.contains(words), "{words}: {asked}");
+    }
+    assert!(!asked.err.contains("- setting"), "{asked}");
+    assert_eq!(
+        apply(&daemon, &file, &["--prune", "--dry-run"]).out,
+        dry.out
+    );
+    let out = applied(&daemon, &file, &["--prune", "--yes"]);
     for line in [
         "- tenant short (with its sessions, 0 versions of policies and 0 attachments)",
         "- attachment of acl of tenant acme: client hotel.Reservation/*",
@@ -727,12 +748,14 @@ fn a_prune_deletes_what_the_set_had_and_nothing_else() {
 }
 
 #[test]
-fn a_version_that_a_rollback_needs_outlives_a_prune() {
+fn a_prune_keeps_what_a_rollback_needs_and_makes_room_under_a_ceiling() {
     let bed = bed();
     let daemon = bed.daemon("a");
     let mut content = whole(&bed);
     let file = document(&bed, "state.yaml", &content);
     applied(&daemon, &file, &["--prune"]);
+    // What takes the place of something else fits under a ceiling that is reached.
+    daemon.ok("ceiling set versions=2 policies=1 --tenant acme");
     content["policies"][0]["configuration"] = Value::Null;
     content["policies"][0]["configuration_text"] = json!(r#"{"blocked": ["Eve"]}"#);
     document(&bed, "state.yaml", &content);
@@ -741,8 +764,18 @@ fn a_version_that_a_rollback_needs_outlives_a_prune() {
     assert!(out.lines().any(|line| line == kept), "{out}");
     content["policies"][0]["configuration_text"] = json!(r#"{"blocked": ["Oscar"]}"#);
     document(&bed, "state.yaml", &content);
+    let refused = apply(&daemon, &file, &[]);
+    assert_eq!(refused.code, 8, "{refused}");
+    let text =
+        "there would be 3 versions of policies, and the ceiling of tenant acme is `versions` = 2";
+    assert!(refused.err.contains(text), "{refused}");
     let out = applied(&daemon, &file, &["--prune"]);
     assert!(out.contains("- policy acl@1 of tenant acme\n"), "{out}");
+    content["policies"][0]["name"] = json!("gate");
+    content["attachments"][0]["policy"] = json!("gate");
+    document(&bed, "state.yaml", &content);
+    let out = applied(&daemon, &file, &["--prune"]);
+    assert!(out.contains("+ policy gate@1 of tenant acme"), "{out}");
 }
 
 #[test]
@@ -838,7 +871,7 @@ fn a_trial_that_has_ended_well_is_not_begun_again() {
         assert!(exported.contains(words), "{words}: {exported}");
     }
     daemon.ok("policy promote acl --tenant acme");
-    let out = applied(&daemon, &file, &["-v"]);
+    let out = applied(&daemon, &file, &[]);
     assert!(
         out.contains("(its trial is over: the version decides)"),
         "{out}"

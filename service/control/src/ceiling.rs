@@ -14,7 +14,7 @@ use std::str::FromStr;
 use crate::error::StoreError;
 use crate::fields::{Field, FieldPattern, FieldRefusal, refusal};
 use crate::limits;
-use crate::model::Isolation;
+use crate::model::{Isolation, Stored};
 
 /// Values by key.
 pub type CeilingValues = BTreeMap<String, String>;
@@ -80,7 +80,7 @@ pub const KEYS: &[CeilingKey] = &[
         name: "cpu_us",
         built_in: "10000",
         values: "5 to 10000",
-        meaning: "CPU time per call that an attachment may set, in microseconds. One that sets none has the daemon's `policies.cpu_us`",
+        meaning: "CPU time per call of an attachment, in microseconds. One that sets none has the daemon's `policies.cpu_us`, if that is less",
     },
     CeilingKey {
         name: "cpu_share_percent",
@@ -231,6 +231,24 @@ impl Ceiling {
         })
     }
 
+    /// Why a tenant may not store `after` in place of `before`, if it may not: something grows, and
+    /// is above the ceiling then.
+    pub fn growth(&self, tenant: &str, before: &Stored, after: &Stored) -> Option<String> {
+        let grows = |of: fn(&Stored) -> u64, most: u64| of(after) > of(before).max(most);
+        if grows(|its| its.policies, self.policies.into()) {
+            let has = format!("there would be {} policies", after.policies);
+            return Some(at_ceiling(tenant, has, "policies", self.policies));
+        }
+        if grows(|its| its.versions, self.versions.into()) {
+            let has = format!("there would be {} versions of policies", after.versions);
+            return Some(at_ceiling(tenant, has, "versions", self.versions));
+        }
+        grows(|its| its.bytes, self.module_bytes).then(|| {
+            let has = format!("there would be {} bytes of modules", after.bytes);
+            at_ceiling(tenant, has, "module_mib", self.module_bytes >> 20)
+        })
+    }
+
     /// Why policies may not read or change a field, if they may not.
     pub fn field_refusal(&self, field: &Field<'_>) -> Option<FieldRefusal<'_>> {
         refusal(self.fields_allow.as_deref(), &self.fields_deny, field)
@@ -338,7 +356,7 @@ pub(crate) fn check_value(name: &str, value: &str) -> Result<(), StoreError> {
 /// The sentence for a tenant at its ceiling: `has` is what it has or wants.
 pub fn at_ceiling(tenant: &str, has: impl Display, key: &str, value: impl Display) -> String {
     format!(
-        "{has}, and the ceiling of tenant {tenant} is `{key}` = {value}; an operator can raise it: tollgate ceiling set {key}=VALUE --tenant {tenant}"
+        "{has}, and the ceiling of tenant {tenant} is `{key}` = {value}; an operator can change it: tollgate ceiling set {key}=VALUE --tenant {tenant}"
     )
 }
 

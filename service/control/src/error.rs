@@ -2,7 +2,7 @@
 
 use crate::limits;
 use crate::policy::{Owner, PolicyVersion};
-use crate::slot::SlotError;
+use crate::slot::{self, SlotError};
 
 /// The kind of a status that the operator gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum StoreError {
     },
     #[error("tenant {tenant:?} exists already")]
     TenantExists { tenant: String },
-    #[error("there is no tenant {tenant:?}")]
+    #[error("{}", no_tenant_text(tenant))]
     NoTenant { tenant: String },
     #[error("{owner} has a credential {credential:?} already")]
     CredentialExists { owner: Owner, credential: String },
@@ -72,13 +72,13 @@ pub enum StoreError {
     NoPolicy { owner: Owner, policy: PolicyVersion },
     #[error("{owner} has no policy {policy:?}")]
     NoPolicyNamed { owner: Owner, policy: String },
-    #[error("{policy} {need} at {place}: detach it there first")]
+    #[error("{policy} {need} at {place}: {}", way_out(need))]
     Needed {
         policy: PolicyVersion,
         need: &'static str,
         place: String,
     },
-    #[error("policy {policy:?} of {owner} isn't attached there")]
+    #[error("policy {policy:?} of {owner} isn't attached at such a place")]
     NotAttached { owner: Owner, policy: String },
     #[error("at {place}, {why}")]
     Step { place: String, why: SlotError },
@@ -260,6 +260,22 @@ pub(crate) fn contradiction(what: String) -> StoreError {
 
 pub(crate) fn full(what: &'static str, limit: usize) -> StoreError {
     StoreError::Full { what, limit }
+}
+
+fn no_tenant_text(tenant: &str) -> String {
+    match tenant {
+        "" => "no tenant is named: an operator names one (--tenant NAME)".to_owned(),
+        tenant => format!("there is no tenant {tenant:?}"),
+    }
+}
+
+/// What frees a version that a slot needs, see [`Slot::need_of`](crate::slot::Slot::need_of).
+fn way_out(need: &str) -> &'static str {
+    match need {
+        slot::ON_TRIAL => "promote it, or roll it back, first",
+        slot::ROLLBACK_TARGET => "the next upgrade there frees it, or detaching it",
+        _ => "upgrade to another version there, or detach it, first",
+    }
 }
 
 pub(crate) fn no_tenant(tenant: &str) -> StoreError {

@@ -258,6 +258,17 @@ impl Default for Options {
 }
 
 impl Options {
+    /// What it grants: hooks, fields, metadata keys and capabilities.
+    fn grants(&self) -> [Option<&[String]>; 4] {
+        [
+            &self.hooks,
+            &self.fields,
+            &self.metadata,
+            &self.capabilities,
+        ]
+        .map(Option::as_deref)
+    }
+
     /// Checks the limits of the file. The meaning of names is checked when the policy is attached.
     ///
     /// # Errors
@@ -591,11 +602,27 @@ pub(crate) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Resu
     }
 }
 
-/// Checks an attachment's names and the limits of its options.
-pub(crate) fn check_attachment(attachment: &Attachment) -> Result<(), StoreError> {
-    check_target(&attachment.target)?;
-    check_name("policy", &attachment.policy)?;
-    attachment.options.check()
+impl Attachment {
+    /// Checks its names and the limits of its options.
+    ///
+    /// # Errors
+    /// One isn't a name, or a value is out of its range.
+    pub fn check(&self) -> Result<(), StoreError> {
+        check_target(&self.target)?;
+        check_name("policy", &self.policy)?;
+        self.options.check()
+    }
+
+    /// The slot that it gets in place of its own, under these options. If they grant something
+    /// else, no former version is the target of a rollback any more: it would be shown what it
+    /// wasn't granted.
+    pub fn next_slot(&self, slot: Slot, options: &Options) -> Slot {
+        let grants_the_same = self.options.grants() == options.grants();
+        Slot {
+            previous: slot.previous.filter(|_| grants_the_same),
+            ..slot
+        }
+    }
 }
 
 /// Checks a target's names.

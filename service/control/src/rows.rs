@@ -90,52 +90,27 @@ pub(crate) fn ceiling_values(
     rows.map(owned).collect()
 }
 
-/// A version that is about to be stored.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NewVersion<'a> {
-    pub(crate) policy: &'a str,
-    /// Whether its owner has no version of this policy yet.
-    pub(crate) is_new: bool,
-    pub(crate) module_bytes: usize,
-    pub(crate) config_bytes: usize,
+/// What an owner has stored in this transaction.
+pub(crate) fn stored_in(change: &WriteTransaction, owner: &Owner) -> Result<Stored, StoreError> {
+    stored_of(
+        &change.open_table(POLICIES)?,
+        &change.open_table(SIZES)?,
+        &change.open_table(MODULES)?,
+        owner.key(),
+    )
 }
 
-/// Checks that one more version fits under its owner's ceiling.
-pub(crate) fn check_versions(
+/// Checks that an owner has no more above its ceiling than it had before this transaction.
+pub(crate) fn check_growth(
     change: &WriteTransaction,
     owner: &Owner,
-    new: NewVersion<'_>,
+    before: &Stored,
 ) -> Result<(), StoreError> {
     let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling_in(change, owner)?) else {
         return Ok(());
     };
-    let (policies, modules) = (change.open_table(POLICIES)?, change.open_table(MODULES)?);
-    let sizes = change.open_table(SIZES)?;
-    let Stored {
-        policies: names,
-        versions,
-        bytes: held,
-        ..
-    } = stored_of(&policies, &sizes, &modules, tenant)?;
-    let bytes = (new.module_bytes + new.config_bytes) as u64;
-    let sentence = if new.is_new && names >= u64::from(ceiling.policies) {
-        let has = format!("there are {names} policies");
-        at_ceiling(tenant, has, "policies", ceiling.policies)
-    } else if let Some(sentence) = ceiling.module_above(tenant, new.policy, new.module_bytes) {
-        sentence
-    } else if versions >= u64::from(ceiling.versions) {
-        let has = format!("there are {versions} versions of policies");
-        at_ceiling(tenant, has, "versions", ceiling.versions)
-    } else if held + bytes > ceiling.module_bytes {
-        let has = format!(
-            "with this version's {bytes} bytes there would be {}",
-            held + bytes
-        );
-        at_ceiling(tenant, has, "module_mib", ceiling.module_bytes >> 20)
-    } else {
-        return Ok(());
-    };
-    Err(StoreError::AtCeiling { sentence })
+    let growth = ceiling.growth(tenant, before, &stored_in(change, owner)?);
+    growth.map_or(Ok(()), |sentence| Err(StoreError::AtCeiling { sentence }))
 }
 
 /// What an owner has stored.

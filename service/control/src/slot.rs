@@ -91,6 +91,10 @@ pub enum SlotError {
     NoPrevious { policy: String },
 }
 
+/// Why a slot needs a version, see [`Slot::need_of`].
+pub(crate) const ON_TRIAL: &str = "is on trial";
+pub(crate) const ROLLBACK_TARGET: &str = "is the target of a rollback";
+
 impl Slot {
     /// A slot with the stable version `version`.
     pub fn enforcing(version: u32) -> Slot {
@@ -116,9 +120,9 @@ impl Slot {
             return Some("decides");
         }
         if is_candidate {
-            return Some("is on trial");
+            return Some(ON_TRIAL);
         }
-        (self.previous == Some(version)).then_some("is the target of a rollback")
+        (self.previous == Some(version)).then_some(ROLLBACK_TARGET)
     }
 
     /// Makes `version` decide; or, with a trial, puts it on trial where no version decides yet.

@@ -476,19 +476,19 @@ fn a_version_is_deleted_unless_an_attachment_needs_it() {
     for (version, why) in [
         (
             Some(1),
-            "acl@1 is the target of a rollback at client a.B/*: detach it there first",
+            "acl@1 is the target of a rollback at client a.B/*: the next upgrade there frees it, or detaching it",
         ),
         (
             Some(2),
-            "acl@2 decides at client a.B/*: detach it there first",
+            "acl@2 decides at client a.B/*: upgrade to another version there, or detach it, first",
         ),
         (
             Some(3),
-            "acl@3 is on trial at client a.B/*: detach it there first",
+            "acl@3 is on trial at client a.B/*: promote it, or roll it back, first",
         ),
         (
             None,
-            "acl@1 is the target of a rollback at client a.B/*: detach it there first",
+            "acl@1 is the target of a rollback at client a.B/*: the next upgrade there frees it, or detaching it",
         ),
     ] {
         refused(delete(version), Cause::State, why);
@@ -615,7 +615,7 @@ fn what_is_refused_and_how() {
     refused(
         detached,
         Cause::Missing,
-        "policy \"acl\" of tenant \"acme\" isn't attached there",
+        "policy \"acl\" of tenant \"acme\" isn't attached at such a place",
     );
 
     let module = vec![0; limits::MAX_MODULE_BYTES + 1];
@@ -1226,7 +1226,7 @@ fn the_provider_has_policies_of_its_own_for_every_tenant() {
     refused(
         store.detach(ADMIN, &Owner::Provider, "acl", &pre),
         Cause::Missing,
-        "policy \"acl\" of the provider isn't attached there",
+        "policy \"acl\" of the provider isn't attached at such a place",
     );
     assert_eq!(store.attachments().unwrap().len(), 2);
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::limits::MAX_DETAILS_BYTES;
-use crate::model::{TokenDigest, hex};
+use crate::model::{Role, TokenDigest, hex};
 
 /// The actor of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum Actor {
         name: String,
         /// The token, which may have ended since it was checked.
         token: TokenDigest,
+        /// The credential's role then.
+        role: Role,
     },
     /// The daemon itself.
     Daemon,

@@ -9,13 +9,13 @@ use crate::check::{check_module, module_lost, sha256};
 use crate::error::{StoreError, full, no_policy};
 use crate::limits;
 use crate::model::{
-    Attachment, Hashed, PolicyBytes, PolicyInfo, Selection, Stored, check_attachment, check_name,
-    check_size, hex,
+    Attachment, Hashed, PolicyBytes, PolicyInfo, Selection, Stored, check_name, check_size, hex,
 };
 use crate::policy::{Owner, PolicyVersion};
 use crate::rows::{
-    NewVersion, attached_to, check_versions, forget_version, kept_versions, make_room, names_kept,
-    names_used, put, require_owner, require_owner_in, size_of, stored_of, successor, use_module,
+    attached_to, ceiling_in, check_growth, forget_version, kept_versions, make_room, names_kept,
+    names_used, put, require_owner, require_owner_in, size_of, stored_in, stored_of, successor,
+    use_module,
 };
 use crate::tables::{
     COUNTERS, MODULES, POLICIES, PolicyKey, PolicyRow, SIZES, SLOTS, TENANTS, in_order, key_of,
@@ -39,7 +39,9 @@ impl Store {
         let (module, config) = (Hashed::of(wasm), config.map(Hashed::of));
         self.change(|change| {
             let content = (&module, config.as_ref(), Keeps::All);
+            let before = stored_in(change, owner)?;
             let (pushed, details) = push(change, owner, (name, None), content)?;
+            check_growth(change, owner, &before)?;
             Ok((pushed, note(actor, Event::Push, details)))
         })
     }
@@ -184,7 +186,7 @@ pub(super) enum Keeps {
 }
 
 /// Stores a version: with this number, which has never been given out, or the next one. Returns it,
-/// and the details of the record.
+/// and the details of the record. The caller checks the ceiling of all that is stored.
 pub(super) fn push(
     change: &WriteTransaction,
     owner: &Owner,
@@ -208,10 +210,12 @@ pub(super) fn push(
             limit,
         ));
     }
-    let names = names_kept(&change.open_table(POLICIES)?, key)?;
-    let is_new = !names.contains(name);
-    if is_new && names.len() >= limits::MAX_POLICIES {
-        return Err(full("policies of this owner", limits::MAX_POLICIES));
+    {
+        let policies = change.open_table(POLICIES)?;
+        let is_new = kept_versions(&policies, key, name)?.is_empty();
+        if is_new && names_kept(&policies, key)?.len() >= limits::MAX_POLICIES {
+            return Err(full("policies of this owner", limits::MAX_POLICIES));
+        }
     }
     let exhausted = full("versions of this policy", u32::MAX as usize);
     let next = last.unwrap_or(0).checked_add(1).ok_or(exhausted)?;
@@ -226,13 +230,11 @@ pub(super) fn push(
         });
     }
     make_room(change, owner, name)?;
-    let new = NewVersion {
-        policy: name,
-        is_new,
-        module_bytes: wasm.len(),
-        config_bytes: config_len,
-    };
-    check_versions(change, owner, new)?;
+    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceiling_in(change, owner)?)
+        && let Some(sentence) = ceiling.module_above(tenant, name, wasm.len())
+    {
+        return Err(StoreError::AtCeiling { sentence });
+    }
     counters.insert((key, name), pushed.version)?;
     let digest = *module.digest();
     let kept = match keeps {
@@ -303,7 +305,7 @@ pub(super) fn put_checked(
     change: &WriteTransaction,
     attachment: &Attachment,
 ) -> Result<(), StoreError> {
-    check_attachment(attachment)?;
+    attachment.check()?;
     put(change, attachment)
 }
 

@@ -1,5 +1,7 @@
 //! Several changes in one transaction, each with its record of the audit log: all or none.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::applied::{AppliedObject, DocumentSet, remember};
@@ -13,6 +15,7 @@ use crate::error::StoreError;
 use crate::limits;
 use crate::model::{Attachment, Hashed, Selection, Target};
 use crate::policy::{Owner, PolicyVersion};
+use crate::rows::{check_growth, stored_in};
 
 /// One of several changes.
 #[derive(Clone, Debug)]
@@ -122,12 +125,9 @@ impl Store {
             return Ok(());
         }
         self.write(true, |change| {
-            let mut notes = Vec::new();
-            for one in changes {
-                let made = make(change, one, Keeps::All)?;
-                notes.extend(made.map(|(event, details)| note(actor.clone(), event, details)));
-            }
-            Ok(((), notes))
+            let records = make_all(change, changes, Keeps::All)?.into_iter();
+            let notes = records.map(|(event, details)| note(actor.clone(), event, details));
+            Ok(((), notes.collect()))
         })
     }
 
@@ -139,9 +139,7 @@ impl Store {
     pub fn try_all(&self, changes: &[Change]) -> Result<(), StoreError> {
         check_count(changes)?;
         let change = self.database.begin_write(true)?;
-        let tried = changes
-            .iter()
-            .try_for_each(|one| make(&change, one, Keeps::NoModules).map(drop));
+        let tried = make_all(&change, changes, Keeps::NoModules).map(drop);
         if !matches!(&tried, Err(error) if error.needs_reopening()) {
             change.abort()?;
         }
@@ -158,6 +156,29 @@ fn check_count(changes: &[Change]) -> Result<(), StoreError> {
             limit: limits::MAX_CHANGES,
         }),
     }
+}
+
+/// Makes all changes. Returns their records. Ceilings hold at the end: a version may take the place
+/// of another one that a later change deletes.
+fn make_all(
+    change: &redb::WriteTransaction,
+    changes: &[Change],
+    keeps: Keeps,
+) -> Result<Vec<(Event, Value)>, StoreError> {
+    let mut before = BTreeMap::new();
+    let mut records = Vec::new();
+    for one in changes {
+        if let Change::Push { owner, .. } | Change::DeleteVersion { owner, .. } = one
+            && !before.contains_key(owner)
+        {
+            before.insert(owner, stored_in(change, owner)?);
+        }
+        records.extend(make(change, one, keeps)?);
+    }
+    for (owner, before) in &before {
+        check_growth(change, owner, before)?;
+    }
+    Ok(records)
 }
 
 /// Makes one change. Returns its record, if it has one.

@@ -9,6 +9,7 @@ use tollgate_control::{Ceiling, Isolation, Owner, PolicyVersion};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Capabilities, Policy, Setup, compat, limits as policy_limits};
 
+use crate::control::policies::lifecycle::not_instantiated;
 use crate::control::policies::{ceilings, given};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
@@ -59,9 +60,12 @@ pub(crate) async fn push(
         let origin = (&*wasm, proof.as_ref());
         ceilings::check_signers(tenant, ceiling, origin, &name)?;
     }
-    let wasm = match description {
-        Some(description) => described(&wasm, &description)?,
-        None => wasm,
+    let (signed, wasm) = match description {
+        Some(description) => {
+            let described = described(&wasm, &description)?;
+            (wasm, described)
+        }
+        None => (wasm.clone(), wasm),
     };
     if let Some((tenant, ceiling)) = &under {
         ceilings::check_module(tenant, ceiling, &wasm, &name)?;
@@ -71,20 +75,30 @@ pub(crate) async fn push(
         .modules
         .load(&owner, wasm, per_hour, |step| steps.tell(step))
         .await?;
-    // As it is now: the compilation may have taken a while.
-    let ceiling = control.ceiling_of(&owner)?;
-    if let (Some(tenant), Some(ceiling)) = (owner.tenant(), &ceiling) {
-        ceilings::check_language(tenant, ceiling, &policy, &name)?;
-        ceilings::check_memory(tenant, ceiling, &policy, &name)?;
-    }
     let given = given::given(&control.apps, &actor, schema).await?;
     let warning = given.map(|given| given.check(&policy, &name));
     let warning = warning.transpose()?.flatten();
-    // A configuration that the policy rejects is rejected now, not when it is attached.
-    let ceiling = ceiling.as_ref();
     steps.tell(PushPolicyStep::Trying);
-    try_configuration(control, &actor, &owner, ceiling, policy, config.clone()).await?;
-    control.changes.require_actor(&actor)?;
+    // Under the ceiling as it is then: all this may take a while.
+    let mut ceiling = control.ceiling_of(&owner)?;
+    let _lock = loop {
+        let under = ceiling.as_ref();
+        if let (Some(tenant), Some(ceiling)) = (owner.tenant(), under) {
+            ceilings::check_signers(tenant, ceiling, (&signed, proof.as_ref()), &name)?;
+            ceilings::check_module(tenant, ceiling, &wasm, &name)?;
+            ceilings::check_language(tenant, ceiling, &policy, &name)?;
+            ceilings::check_memory(tenant, ceiling, &policy, &name)?;
+        }
+        // A configuration that the policy rejects is rejected now, not when it is attached.
+        let policy = policy.clone();
+        try_configuration(control, &actor, &owner, under, policy, config.clone()).await?;
+        let lock = control.changes.begin(&actor).await?;
+        let now = control.ceiling_of(&owner)?;
+        if now == ceiling {
+            break lock;
+        }
+        ceiling = now;
+    };
     steps.tell(PushPolicyStep::Storing);
     let store = control.changes.store();
     let pushed = store.push_policy(actor, &owner, &name, &wasm, config.as_deref());
@@ -153,5 +167,5 @@ pub(super) async fn try_configuration(
             Some(_) => policy.instantiate_compat(&setup).map(drop),
         }
     });
-    checked.await?.map_err(|error| invalid(error.to_string()))
+    checked.await?.map_err(|error| not_instantiated(&error))
 }

@@ -49,6 +49,8 @@ struct Pushed {
     module: Hashed,
     config: Option<Hashed>,
     loaded: Result<Loaded, String>,
+    /// Its owner's, under which it was verified.
+    ceiling: Option<Ceiling>,
 }
 
 /// What is to be done, by what is stored now.
@@ -100,7 +102,7 @@ pub(in crate::control) async fn apply(
             .differs
             .pushes
             .iter()
-            .all(|(index, _)| pushed.contains_key(index))
+            .all(|(index, _)| is_verified(&wanted, &sketch, &pushed, *index))
             && at_hand.make_plans(&wishes, &find);
         if is_ready {
             let ready = Ready {
@@ -235,6 +237,18 @@ fn finder(
     }
 }
 
+/// Whether a module has been verified, under the ceiling that its owner has now.
+fn is_verified(
+    wanted: &Wanted,
+    sketch: &Sketch,
+    pushed: &BTreeMap<usize, Pushed>,
+    index: usize,
+) -> bool {
+    let ceiling = sketch.ceilings.get(&wanted.policies[index].owner);
+    let its = pushed.get(&index);
+    its.is_some_and(|its| its.ceiling.as_ref() == ceiling)
+}
+
 /// Verifies and compiles the modules that are pushed, and tries their configurations.
 async fn verify(
     control: &Rc<Control>,
@@ -245,7 +259,7 @@ async fn verify(
 ) -> Result<(), Status> {
     let pushes = &sketch.differs.pushes;
     for (position, (index, number)) in pushes.iter().enumerate() {
-        if pushed.contains_key(index) {
+        if is_verified(wanted, sketch, pushed, *index) {
             continue;
         }
         // Others have their turn between two modules.
@@ -321,6 +335,7 @@ async fn verify(
             loaded: loaded.map_err(|error| error.to_string()),
             module,
             config,
+            ceiling: ceiling.cloned(),
         };
         pushed.insert(*index, its);
     }
@@ -427,6 +442,12 @@ async fn try_out(
 ) -> Result<(), Status> {
     for _ in 0..SKETCHES {
         let before = sketch(control, actor, wanted)?;
+        let Sketch {
+            found,
+            differs,
+            ceilings,
+        } = &before;
+        differs.check_counts(wanted, found, ceilings)?;
         read(control, wanted, &before, known).await?;
         // Other changes wait for the lock meanwhile.
         let _lock = control.changes.begin(actor).await?;
@@ -554,21 +575,28 @@ impl Ready<'_> {
         }
         // What is stored counts, also if a runtime refused a part of it.
         let ended = self.end(&ended).await;
-        let is_retuned = after.is_some() || self.changes_shares();
+        let before = before.in_force();
+        let cpu = self.changes_ceiling("cpu_us")
+            || after
+                .as_ref()
+                .is_some_and(|after| after.in_force().policies.cpu_us != before.policies.cpu_us);
+        // Shares of a core may be others then.
+        let is_retuned = after.is_some()
+            || cpu
+            || self.changes_ceiling("cpu_share_percent")
+            || !self.sketch.differs.ended.is_empty();
         if let Some(after) = after {
             control.settings.replace(after);
         }
         if is_retuned {
-            control.tune(&before.in_force()).await?;
+            control.tune(cpu).await?;
         }
         made.and(ended).map(|()| answer)
     }
 
-    /// Whether a tenant's share of a core may be another one then.
-    fn changes_shares(&self) -> bool {
-        let differs = &self.sketch.differs;
-        let mut changed = differs.ceilings.values().flatten();
-        changed.any(|(key, _)| key == "cpu_share_percent") || !differs.ended.is_empty()
+    fn changes_ceiling(&self, key: &str) -> bool {
+        let mut changed = self.sketch.differs.ceilings.values().flatten();
+        changed.any(|(changed, _)| changed == key)
     }
 
     /// What tenants have above their ceilings then.

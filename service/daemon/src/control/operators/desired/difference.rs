@@ -7,9 +7,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use tollgate_control::audit::{Event, rfc3339};
+use tollgate_control::limits::MAX_VERSIONS;
 use tollgate_control::{
-    AppliedObject, Attachment, Candidate, Change, Hashed, Options, Owner, PolicyInfo,
-    PolicyVersion, Slot, Snapshot, StoreError, Target, WantedCredential, hex,
+    AppliedObject, Attachment, Candidate, Ceiling, Change, Hashed, Options, Owner, PolicyInfo,
+    PolicyVersion, Slot, Snapshot, StoreError, Stored, Target, WantedCredential, hex,
 };
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
@@ -67,6 +68,43 @@ impl Difference {
         its.filter(|object| object.action == action).count()
     }
 
+    /// Refuses what can't be stored because there is too much of it, before anything is stored.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED: an owner's policies or versions would be above its ceiling.
+    pub(super) fn check_counts(
+        &self,
+        wanted: &Wanted,
+        found: &Snapshot,
+        ceilings: &BTreeMap<Owner, Ceiling>,
+    ) -> Result<(), Status> {
+        let owner_of = |index: usize| &wanted.policies[index].owner;
+        let pushing: BTreeSet<_> = self.pushes.iter().map(|push| owner_of(push.0)).collect();
+        for owner in pushing {
+            let (Some(tenant), Some(ceiling)) = (owner.tenant(), ceilings.get(owner)) else {
+                continue;
+            };
+            let stored = found.policies.iter().filter(|info| info.owner == *owner);
+            let before: BTreeSet<_> = stored.map(|info| &info.policy).collect();
+            let mut after = before.clone();
+            for (_, policy) in self.deleted.iter().filter(|(of, _)| of == owner) {
+                after.remove(policy);
+            }
+            let pushed = self.pushes.iter().filter(|push| owner_of(push.0) == owner);
+            let pushed: Vec<_> = pushed
+                .map(|(index, version)| PolicyVersion {
+                    name: wanted.policies[*index].name.clone(),
+                    version: *version,
+                })
+                .collect();
+            after.extend(&pushed);
+            if let Some(text) = ceiling.growth(tenant, &counted(&before), &counted(&after)) {
+                return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether anything is to be stored.
     pub(super) fn is_empty(&self) -> bool {
         let objects = self.objects.iter();
@@ -86,6 +124,31 @@ impl Difference {
     }
 }
 
+/// How many policies and versions these are.
+fn counted(versions: &BTreeSet<&PolicyVersion>) -> Stored {
+    let names: BTreeSet<_> = versions.iter().map(|version| &version.name).collect();
+    Stored {
+        policies: names.len() as u64,
+        versions: versions.len() as u64,
+        ..Stored::default()
+    }
+}
+
+/// Refuses more versions of a policy than are kept: a push would drop one of the others.
+fn check_kept(wanted: &Wanted) -> Result<(), Status> {
+    let mut counts = BTreeMap::new();
+    for WantedPolicy { owner, name, .. } in &wanted.policies {
+        let count: &mut usize = counts.entry((owner, name)).or_default();
+        *count += 1;
+        if *count > MAX_VERSIONS {
+            return Err(invalid(format!(
+                "the documents have more than {MAX_VERSIONS} versions of policy {name} of {owner}, which is as many as are kept"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// What is different. Settings and their values have been checked.
 pub(super) fn difference(
     wanted: &Wanted,
@@ -94,6 +157,7 @@ pub(super) fn difference(
 ) -> Result<Difference, Status> {
     let mut differs = Difference::default();
     require_tenants(wanted, found)?;
+    check_kept(wanted)?;
     let ends = ended_tenants(wanted, found);
     let mut named: BTreeSet<AppliedObject> = BTreeSet::new();
     for tenant in &wanted.tenants {
@@ -329,7 +393,7 @@ struct Versions {
 }
 
 /// The stored versions, by owner and name of the policy, oldest first.
-type Stored<'s> = BTreeMap<(Owner, String), Vec<&'s PolicyInfo>>;
+type VersionsOf<'s> = BTreeMap<(Owner, String), Vec<&'s PolicyInfo>>;
 
 /// The number of each document's version. Notes what is pushed.
 fn versions(
@@ -337,7 +401,7 @@ fn versions(
     found: &Snapshot,
     differs: &mut Difference,
 ) -> Result<Versions, Status> {
-    let mut stored: Stored<'_> = BTreeMap::new();
+    let mut stored: VersionsOf<'_> = BTreeMap::new();
     for info in &found.policies {
         let key = (info.owner.clone(), info.policy.name.clone());
         stored.entry(key).or_default().push(info);
@@ -504,7 +568,7 @@ fn attachment_differs(
                     true => (slot.stable, None),
                     false => (stable, candidate),
                 };
-                let after = next(Some(before), slot);
+                let after = next(Some(before), &options, slot);
                 let attachment = of(target, policy, after, options);
                 differs.attachments.push((attachment, Some(before.clone())));
                 differs.note(Action::Change, words, details);
@@ -517,7 +581,7 @@ fn attachment_differs(
         }
     };
     if action != Action::Keep {
-        let after = next(before, (stable, candidate));
+        let after = next(before, &options, (stable, candidate));
         let attachment = of(target, policy, after, options);
         differs.attachments.push((attachment, before.cloned()));
     }
@@ -547,20 +611,29 @@ fn is_promoted(slot: &Slot, stable: Option<u32>, candidate: Option<&Candidate>) 
 /// The slot after a change to these versions.
 fn next(
     before: Option<&Attachment>,
+    options: &Options,
     (stable, candidate): (Option<u32>, Option<Candidate>),
 ) -> Slot {
-    let before = before.map(|before| before.slot.clone()).unwrap_or_default();
+    let Some(attached) = before else {
+        return Slot {
+            stable,
+            candidate,
+            ..Slot::default()
+        };
+    };
+    let before = &attached.slot;
     let previous = match before.stable == stable {
         true => before.previous,
         false => before.stable.or(before.previous),
     };
-    Slot {
+    let slot = Slot {
         stable,
         candidate,
         previous: previous.filter(|previous| Some(*previous) != stable),
         // An operator's or owner's action ends it.
         quarantine: None,
-    }
+    };
+    attached.next_slot(slot, options)
 }
 
 fn slot_words(stable: Option<u32>, candidate: Option<&Candidate>) -> String {
@@ -757,6 +830,28 @@ impl Difference {
             target: gone.target.clone(),
             policy: gone.policy.clone(),
         }));
+        // What no attachment needs now makes room first.
+        let before = self
+            .attachments
+            .iter()
+            .filter_map(|(_, before)| before.as_ref());
+        let needed: BTreeSet<_> = before
+            .flat_map(|its| {
+                let (owner, policy) = (its.target.owner(), &its.policy);
+                its.slot
+                    .versions()
+                    .map(move |version| (owner.clone(), policy.as_str(), version))
+            })
+            .collect();
+        let is_needed = |(owner, policy): &&(Owner, PolicyVersion)| {
+            needed.contains(&(owner.clone(), policy.name.as_str(), policy.version))
+        };
+        let delete = |(owner, policy): &(Owner, PolicyVersion)| Change::DeleteVersion {
+            owner: owner.clone(),
+            policy: policy.clone(),
+        };
+        let (later, first): (Vec<_>, Vec<_>) = self.deleted.iter().partition(is_needed);
+        changes.extend(first.into_iter().map(delete));
         changes.extend(self.pushes.iter().map(|(index, version)| {
             let WantedPolicy { owner, name, .. } = &wanted.policies[*index];
             let (module, config) = content(*index);
@@ -778,8 +873,7 @@ impl Difference {
             },
             details: details(after),
         }));
-        let deleted = self.deleted.iter().cloned();
-        changes.extend(deleted.map(|(owner, policy)| Change::DeleteVersion { owner, policy }));
+        changes.extend(later.into_iter().map(delete));
         if !self.settings.is_empty() {
             let is_set = self.settings.iter().any(|(_, value)| value.is_some());
             let values = self.settings.iter();
