@@ -613,6 +613,28 @@ fn a_version_that_cannot_be_loaded_at_the_start_leaves_its_place_to_the_one_befo
     );
 }
 
+/// A former version would be shown what it wasn't granted.
+#[test]
+fn a_rollback_goes_back_only_under_the_same_grants() {
+    let host = Host::new();
+    host.push("--tenant acme", "acl", "acl", &blocks("Mallory", "one"));
+    host.push("--tenant acme", "acl", "acl", &blocks("Ada", "two"));
+    let attach = |version: u32, options: &str| {
+        host.ok(&format!("policy attach acl@{version} {AT} {options}"));
+        host.run("policy rollback acl --tenant acme")
+    };
+    host.ok(&format!("policy attach acl@1 {AT} --grant state"));
+    for options in ["--grant state,change", "--grant log"] {
+        let refused = attach(2, options);
+        assert_eq!(refused.code, 9, "{options}: {refused}");
+        assert!(refused.err.contains("no rollback is possible"), "{refused}");
+        host.ok(&format!("policy attach acl@1 {AT} --grant state"));
+    }
+    let back = attach(2, "--grant state --cpu-us 90");
+    assert_eq!(back.code, 0, "{back}");
+    assert_eq!(host.attachment("acl")["stable"], 1);
+}
+
 /// Each error is one sentence with culprit and value, and has the status code that scripts see.
 #[test]
 fn what_makes_no_sense_is_refused_in_a_sentence() {
@@ -700,7 +722,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         "policy upgrade acl@2 --tenant acme",
         5,
-        "policy \"acl\" of tenant \"acme\" isn't attached there",
+        "policy \"acl\" of tenant \"acme\" isn't attached at such a place",
     );
     host.ok(&format!("policy attach acl@1 {AT}"));
     let place = "at client hotel.Reservation/*, ";
@@ -744,7 +766,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         "policy promote acl --tenant acme --service c.D",
         5,
-        "isn't attached there",
+        "isn't attached at such a place",
     );
     check(
         "policy release acl --tenant nobody",
@@ -754,7 +776,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         "policy detach spin --tenant acme",
         5,
-        "policy \"spin\" of tenant \"acme\" isn't attached there",
+        "policy \"spin\" of tenant \"acme\" isn't attached at such a place",
     );
     // Reading.
     check(

@@ -432,6 +432,46 @@ fn control_connections_are_limited() {
 
 /// A process that checks a pushed policy counts until it ends, half a second later.
 #[test]
+fn a_tenant_has_a_share_of_the_instances_of_policies() {
+    let bed = Testbed::new();
+    let options = Options {
+        config: "[policies]\ninstances = 20\n".to_owned(),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &options);
+    let attach = |owner: &str, number: usize| {
+        daemon.run(&format!(
+            "policy attach p@1 {owner} --service a.B{number} --side client"
+        ))
+    };
+    for tenant in ["acme", "other"] {
+        daemon.tenant(tenant);
+        daemon.push(&format!("--tenant {tenant}"), "null", "p", None);
+    }
+    daemon.push("--provider", "null", "p", None);
+    for number in 0..16 {
+        assert_eq!(attach("--tenant acme", number).code, 0);
+    }
+    let refused = attach("--tenant acme", 16);
+    assert_eq!(refused.code, 8, "{refused}");
+    let words = "the policies of tenant acme would have 17 instances in the daemon, and its share of `policies.instances` = 20 is 16";
+    assert!(refused.err.contains(words), "{refused}");
+    // What takes the place of an instance needs no other one.
+    assert_eq!(attach("--tenant acme --cpu-us 50", 3).code, 0);
+    // All tenants together leave one to the provider.
+    for number in 0..3 {
+        assert_eq!(attach("--tenant other", number).code, 0);
+    }
+    let refused = attach("--tenant other", 3);
+    assert_eq!(refused.code, 8, "{refused}");
+    assert!(
+        refused.err.contains("tenants' policies have 19 instances"),
+        "{refused}"
+    );
+    assert_eq!(attach("--provider", 0).code, 0);
+}
+
+#[test]
 fn policy_processes_are_limited_and_have_descriptors_of_their_own() {
     /// The daemon's `SHARE_OF_POLICY_PROCESSES` of 1,024 descriptors, with
     /// `DESCRIPTORS_PER_POLICY_PROCESS` for each.

@@ -48,6 +48,17 @@ pub const SHARE_OF_POLICY_PROCESSES: usize = 16;
 /// Policy processes that a daemon may have even if descriptors are scarce.
 pub const LEAST_POLICY_PROCESSES: usize = 4;
 
+/// One tenant's policies may hold this part of the instances in the daemon
+/// (`policies.instances`): a quarter.
+pub const SHARES_OF_INSTANCES: usize = 4;
+/// A tenant's share of instances is at least this many, if there are as many.
+pub const LEAST_SHARE_OF_INSTANCES: usize = 16;
+/// The part of the instances that tenants leave to the provider's policies, and to fresh instances
+/// after faults: one sixteenth, and at most [`MOST_KEPT_INSTANCES`].
+pub const KEPT_INSTANCES: usize = 16;
+/// See [`KEPT_INSTANCES`].
+pub const MOST_KEPT_INSTANCES: usize = 64;
+
 /// One tenant's sessions may take one third of the other descriptors; so may one user's
 /// connections. A third, not a quarter as in other tables: many hosts have a hard limit of 20,000
 /// descriptors, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.

@@ -211,10 +211,8 @@ pub enum Command {
     Tune {
         /// The new settings.
         tuning: Box<Tuning>,
-        /// Limit for one evaluation.
-        cpu: CpuLimit,
-        /// The attachments that the limit applies to.
-        of: Vec<AttachmentId>,
+        /// Other limits for one evaluation, by attachment.
+        cpu: Vec<(AttachmentId, CpuLimit)>,
         /// Told once it is in force.
         done: Reply<()>,
     },

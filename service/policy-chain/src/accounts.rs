@@ -172,7 +172,7 @@ impl Accounts {
         entry.throttled += 1;
         entry.untold += 1;
         let text = format!(
-            "tenant {} has used up its CPU share for policies ({}% of a core); an operator can raise it: `cpu_share_percent`",
+            "tenant {} has used up its CPU share for policies ({}% of a core); an operator can change it: `cpu_share_percent`",
             entry.tenant,
             entry.account.share_percent()
         );

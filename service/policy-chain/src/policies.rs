@@ -95,10 +95,10 @@ impl Policies {
     }
 
     /// Changes the limits of the evaluation of one call for the policies of these attachments.
-    pub fn limit_cpu(&mut self, of: &[AttachmentId], limit: CpuLimit) {
-        for id in of {
+    pub fn limit_cpu(&mut self, limits: &[(AttachmentId, CpuLimit)]) {
+        for (id, limit) in limits {
             if let Some(slot) = self.installed.get_mut(id.0) {
-                slot.limit_cpu(limit);
+                slot.limit_cpu(*limit);
             }
         }
     }

@@ -226,7 +226,7 @@ pub(crate) enum ManifestError {
     #[error("doesn't parse: {0}")]
     Syntax(serde_json::Error),
     #[error(
-        "is missing, and this policy takes fields or metadata keys from it: push it with --config FILE.json"
+        "is missing, and this policy takes fields or metadata keys from it: push it with one (--config FILE.json; in documents, `configuration`)"
     )]
     NoConfiguration,
     #[error("isn't a JSON object: {0}")]

@@ -115,13 +115,8 @@ impl Runtime {
                 done,
             } => self.rehearse(id, version, successor, done),
             Command::Policies { change, done } => answer(done, self.apply(change)),
-            Command::Tune {
-                tuning,
-                cpu,
-                of,
-                done,
-            } => {
-                self.tune(*tuning, cpu, &of);
+            Command::Tune { tuning, cpu, done } => {
+                self.tune(*tuning, &cpu);
                 answer(done, ());
             }
             Command::Recorded { id, reply } => answer(reply, self.policies.recorded(id)),

@@ -228,7 +228,7 @@ impl Runtime {
     }
 
     /// Switches to other settings, and to a CPU limit for some attachments.
-    fn tune(&mut self, tuning: Tuning, cpu: CpuLimit, of: &[AttachmentId]) {
+    fn tune(&mut self, tuning: Tuning, cpu: &[(AttachmentId, CpuLimit)]) {
         self.scheduler.set_scheduling(tuning.scheduling);
         self.engine.set_wait_target(tuning.wait_target_ns());
         self.policies.set_cpu_shares(
@@ -243,7 +243,7 @@ impl Runtime {
         for (_, port) in self.links.iter_mut() {
             port.set_window(&self.options.tuning.link);
         }
-        self.policies.limit_cpu(of, cpu);
+        self.policies.limit_cpu(cpu);
     }
 
     /// Takes wake-ups; `None` waits without limit.

@@ -433,7 +433,7 @@ fn calls_of_a_tenant_that_has_used_up_its_share_wait_then_are_refused_and_others
     let mut refused = 0;
     for fate in rig.fates.values() {
         if let Fate::Denied(code, text) = fate {
-            let want = "tenant t has used up its CPU share for policies (1% of a core); an operator can raise it: `cpu_share_percent`";
+            let want = "tenant t has used up its CPU share for policies (1% of a core); an operator can change it: `cpu_share_percent`";
             assert_eq!((*code, text.as_str()), (8, want));
             refused += 1;
         }

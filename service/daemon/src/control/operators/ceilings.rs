@@ -77,8 +77,10 @@ pub(in crate::control) async fn change(
     let consequences = consequences(control, of, &after)?;
     if !request.dry_run {
         store.change_ceiling(actor, of, &changes).map_err(failed)?;
-        if changes.iter().any(|(key, _)| key == "cpu_share_percent") {
-            control.tune(&control.config()).await?;
+        let changes_key = |key: &str| changes.iter().any(|(changed, _)| changed == key);
+        let cpu = changes_key("cpu_us");
+        if cpu || changes_key("cpu_share_percent") {
+            control.tune(cpu).await?;
         }
     }
     Ok(ChangeCeilingResponse { consequences })

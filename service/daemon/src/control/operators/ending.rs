@@ -106,7 +106,7 @@ pub(crate) async fn remove(control: &Control, actor: Actor, tenant: &str) -> Res
     lifecycle::end_attachments(&control.policies, &control.runtimes, &had.attachments).await?;
     control.policies.forget_misfits(tenant);
     if ceiling.contains_key("cpu_share_percent") {
-        control.tune(&control.config()).await?;
+        control.tune(false).await?;
     }
     if control.homes.forget(tenant) {
         placing::tell(&control.homes, &control.runtimes).await?;

@@ -73,7 +73,7 @@ pub(crate) async fn diff(
             .as_ref()
             .is_some_and(|ceiling| ceiling.isolation.is_some());
     if matches!(actor, Actor::Credential { .. }) && is_isolated {
-        let text = "the operator runs this tenant's policies in a process, and versions are compared in the daemon; only an operator may";
+        let text = "this tenant's policies run in its process, and versions are compared in the daemon: compare them on your own machine, with `tollgate policy test`";
         return Err(Status::new(Code::PERMISSION_DENIED, text));
     }
     let attached: Vec<_> = control.policies.read(|attachments| {

@@ -16,6 +16,7 @@ use tollgate_transport::frame::{self, feature_names};
 
 use crate::capacity::Capacity;
 use crate::config::Config;
+use crate::control::api::remote::OnNetwork;
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::live_policies::LivePolicies;
@@ -232,6 +233,7 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
         "peers": peers,
         "socket": config.socket_path(),
         "listen": control.peers.listen().map(|address| address.to_string()),
+        "admin": control.on_network.as_ref().map(|its| its.address.to_string()),
         "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
         "runtimes": control.runtimes.count(),
         "datapath": report.runtimes,
@@ -342,6 +344,7 @@ fn of_daemon(control: &Control) -> Vec<String> {
     let compiler = control.modules.problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
     problems.extend(control.replacement.problem());
+    problems.extend(control.on_network.as_ref().and_then(OnNetwork::problem));
     problems.extend(control.policies.misfits(|tenant| control.homes.of(tenant)));
     problems
 }

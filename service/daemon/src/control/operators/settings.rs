@@ -18,13 +18,13 @@ use crate::config::Config;
 use crate::control::error::{self, DaemonError};
 use crate::control::in_force::InForce;
 use crate::control::placement::runtimes::tuning;
-use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
 use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::ids::{AttachmentId, OwnShares};
+use tollgate_policy_chain::plan::CpuLimit;
 
 impl Settings {
     /// The settings at the start. Logs stored values that can't be used.
@@ -93,15 +93,21 @@ pub(crate) async fn change(
     }
     let report = after.report(|key| changes.iter().any(|(changed, _)| changed == key));
     control.settings.replace(after);
-    control.tune(&before.in_force()).await?;
+    let (before, after) = (before.in_force(), control.config());
+    let cpu = before.policies.cpu_us != after.policies.cpu_us;
+    control.tune(cpu).await?;
     Ok(report)
 }
 
 impl Control {
-    /// Puts the current settings in force on all runtimes, and waits for them.
-    pub(crate) async fn tune(&self, before: &Config) -> Result<(), Status> {
+    /// Puts the current settings in force on all runtimes, and waits for them; with `cpu`, also the
+    /// CPU time per call of attachments that set none.
+    pub(crate) async fn tune(&self, cpu: bool) -> Result<(), Status> {
         let config = self.config();
-        let cpu = self.modules.cpu_limit(&config, None);
+        let limits = match cpu {
+            true => self.default_limits()?,
+            false => BTreeMap::new(),
+        };
         let taps = self.taps.in_force();
         let (share, own_shares) = cpu_shares(self.changes.store(), &config)?;
         let tuned = self.runtimes.ask_all(|runtime, done| {
@@ -109,18 +115,38 @@ impl Control {
             tuning.telemetry.taps = Arc::clone(&taps);
             tuning.cpu_share_percent = share;
             tuning.cpu_shares = Arc::clone(&own_shares);
-            let of = match config.policies.cpu_us == before.policies.cpu_us {
-                true => Vec::new(),
-                false => with_default_cpu(&self.policies, runtime),
-            };
             Command::Tune {
                 tuning,
-                cpu,
-                of,
+                cpu: limits.get(&runtime).cloned().unwrap_or_default(),
                 done,
             }
         });
         tuned.await.map(drop)
+    }
+
+    /// The CPU limits of the attachments without one of their own, by runtime.
+    fn default_limits(&self) -> Result<BTreeMap<RuntimeIndex, CpuLimits>, Status> {
+        let attached: Vec<_> = self.policies.read(|attachments| {
+            let attached = attachments.live().iter();
+            let attached = attached.filter(|(_, live)| live.attachment.options.cpu_us.is_none());
+            attached
+                .map(|(id, live)| (live.attachment.target.owner(), live.runtime, id))
+                .collect()
+        });
+        let (mut by_owner, mut limits) = (BTreeMap::new(), BTreeMap::new());
+        for (owner, runtime, id) in attached {
+            let limit = match by_owner.get(&owner) {
+                Some(limit) => *limit,
+                None => {
+                    let limit = self.cpu_under(self.ceiling_of(&owner)?.as_ref(), None);
+                    by_owner.insert(owner, limit);
+                    limit
+                }
+            };
+            let its: &mut CpuLimits = limits.entry(runtime).or_default();
+            its.push((id, limit));
+        }
+        Ok(limits)
     }
 }
 
@@ -142,13 +168,5 @@ fn cpu_shares(store: &Store, config: &Config) -> Result<(u8, OwnShares), Status>
     Ok((share, OwnShares::new(own)))
 }
 
-/// The attachments on a runtime without a CPU limit of their own.
-fn with_default_cpu(policies: &LivePolicies, runtime: RuntimeIndex) -> Vec<AttachmentId> {
-    policies.read(|attachments| {
-        let attached = attachments.live().iter();
-        let attached = attached.filter(|(_, live)| {
-            live.runtime == runtime && live.attachment.options.cpu_us.is_none()
-        });
-        attached.map(|(id, _)| id).collect()
-    })
-}
+/// The CPU limits of attachments.
+type CpuLimits = Vec<(AttachmentId, CpuLimit)>;

@@ -45,6 +45,7 @@ impl Visitor {
                     tenant,
                     name,
                     token,
+                    role: identity.role,
                 },
             },
         }

@@ -7,6 +7,7 @@ use tollgate_control::{
     Attachment, Ceiling, Field, FieldPattern, FieldRefusal, Owner, StoreError, at_ceiling,
 };
 use tollgate_engine::Status;
+use tollgate_policy_chain::plan::CpuLimit;
 use tollgate_policy_host::compat::Body;
 use tollgate_policy_host::{Capabilities, Policy, TenantLimits};
 use tollgate_shm_abi::status::Code;
@@ -49,6 +50,7 @@ impl Control {
         cpu_us: Option<u32>,
         policy: &Policy,
     ) -> TenantLimits {
+        let cpu_us = self.cpu_us(ceiling, cpu_us);
         let limits = self.modules.limits_for(&self.config(), cpu_us);
         match ceiling {
             None => limits,
@@ -61,6 +63,25 @@ impl Control {
                 }
             }
         }
+    }
+
+    /// The CPU limit of one call's evaluation, where the owner has this ceiling.
+    pub(in crate::control) fn cpu_under(
+        &self,
+        ceiling: Option<&Ceiling>,
+        cpu_us: Option<u32>,
+    ) -> CpuLimit {
+        let cpu_us = self.cpu_us(ceiling, cpu_us);
+        self.modules.cpu_limit(&self.config(), cpu_us)
+    }
+
+    /// CPU time per call in microseconds: an attachment's own, or what the settings give all
+    /// others, if the ceiling has as much. An own one was checked when it was set.
+    fn cpu_us(&self, ceiling: Option<&Ceiling>, own: Option<u32>) -> u32 {
+        own.unwrap_or_else(|| {
+            let most = ceiling.map_or(u32::MAX, |ceiling| ceiling.cpu_us);
+            self.config().policies.cpu_us.min(most)
+        })
     }
 
     /// Seconds of compilation per hour that an owner may use; the provider's have no limit.
@@ -304,7 +325,22 @@ pub(in crate::control) fn above(policy: &Policy, allowed: &BTreeSet<String>) -> 
 
 #[cfg(test)]
 mod tests {
+    use tollgate_control::CeilingValues;
+
     use super::*;
+    use crate::control::tests::control;
+
+    #[test]
+    fn an_attachment_without_cpu_time_of_its_own_has_no_more_than_the_ceiling() {
+        let (control, _runtime) = control();
+        let least = CeilingValues::from([("cpu_us".to_owned(), "5".to_owned())]);
+        let ceiling = Ceiling::of(&least, &CeilingValues::new());
+        let fuel = |ceiling, own| control.cpu_under(ceiling, own).fuel_per_call;
+        assert_eq!(fuel(Some(&ceiling), None), fuel(None, Some(5)));
+        assert!(fuel(Some(&ceiling), None) < fuel(None, None));
+        // It was checked when it was set.
+        assert_eq!(fuel(Some(&ceiling), Some(50)), fuel(None, Some(50)));
+    }
 
     #[test]
     fn an_empty_set_has_a_name() {

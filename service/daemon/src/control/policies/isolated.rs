@@ -77,14 +77,14 @@ impl Control {
         ceiling: Option<&Ceiling>,
     ) -> Result<How, Status> {
         let (tenant, options) = (&attachment.target.tenant, &attachment.options);
-        let (modules, config) = (&self.modules, self.config());
+        let modules = &self.modules;
         let limits = self.limits_under(ceiling, options.cpu_us, &loaded.policy);
         let setup = if options.fresh {
             limits.fuel_for_setup
         } else {
             0
         };
-        let cpu = modules.cpu_limit(&config, options.cpu_us);
+        let cpu = self.cpu_under(ceiling, options.cpu_us);
         let (setup_ns, handover_ns) = (
             modules.isolated_ns(setup),
             modules.isolated_ns(limits.fuel_for_handover),

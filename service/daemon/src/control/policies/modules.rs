@@ -179,12 +179,8 @@ impl Modules {
     }
 
     /// Limits of CPU and memory for an instance.
-    pub(in crate::control) fn limits_for(
-        &self,
-        config: &Config,
-        cpu_us: Option<u32>,
-    ) -> TenantLimits {
-        let per_call = Duration::from_micros(cpu_us.unwrap_or(config.policies.cpu_us).into());
+    pub(in crate::control) fn limits_for(&self, config: &Config, cpu_us: u32) -> TenantLimits {
+        let per_call = Duration::from_micros(cpu_us.into());
         TenantLimits {
             memory_bytes: config.policies.memory_kib as usize * 1024,
             ..TenantLimits::for_cpu(per_call, self.rate)
@@ -192,7 +188,7 @@ impl Modules {
     }
 
     /// The CPU limit of one call's evaluation.
-    pub(in crate::control) fn cpu_limit(&self, config: &Config, cpu_us: Option<u32>) -> CpuLimit {
+    pub(in crate::control) fn cpu_limit(&self, config: &Config, cpu_us: u32) -> CpuLimit {
         let fuel_per_call = self.limits_for(config, cpu_us).fuel_per_call;
         CpuLimit {
             fuel_per_call,

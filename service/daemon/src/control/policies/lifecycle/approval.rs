@@ -82,12 +82,16 @@ impl Control {
             tenant,
             name,
             token,
+            role: _,
         } = actor
         else {
             return Ok(None);
         };
         if self.unapproved(actor, event, plans)?.is_none() {
             return Ok(None);
+        }
+        for plan in plans {
+            plan.attachment.check().map_err(refused)?;
         }
         let new = NewApproval {
             tenant: tenant.clone(),
@@ -131,7 +135,9 @@ impl Control {
         let Some((tenant, effect)) = self.unapproved(actor, event, plans)? else {
             return Ok(());
         };
-        let has = format!("it needs an approval that {effect}");
+        let has = format!(
+            "it needs an approval that {effect} (`tollgate policy attach` and `upgrade` ask for it and wait; documents don't)"
+        );
         let text = at_ceiling(&tenant, has, "approval", "operator");
         Err(Status::new(Code::FAILED_PRECONDITION, text))
     }

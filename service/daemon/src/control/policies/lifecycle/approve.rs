@@ -32,18 +32,23 @@ impl Control {
         number: u64,
     ) -> Result<(), Status> {
         let store = self.changes.store();
-        let held = store.approval(tenant, number).map_err(refused)?;
-        if held.state != ApprovalState::Waiting {
-            return Err(refused(StoreError::Decided {
-                tenant: tenant.to_owned(),
-                number,
-                state: held.state.name(),
-            }));
-        }
+        let waiting = || {
+            let held = store.approval(tenant, number).map_err(refused)?;
+            match held.state {
+                ApprovalState::Waiting => Ok(held),
+                state => Err(refused(StoreError::Decided {
+                    tenant: tenant.to_owned(),
+                    number,
+                    state: state.name(),
+                })),
+            }
+        };
+        let held = waiting()?;
         let asker = Actor::Credential {
             tenant: tenant.to_owned(),
             name: held.credential.clone(),
             token: held.token,
+            role: Role::Owner,
         };
         self.changes
             .require_actor(&asker)
@@ -51,11 +56,6 @@ impl Control {
                 Code::UNAUTHENTICATED => token_ended(&held),
                 _ => status,
             })?;
-        let identity = self.changes.store().identity_of(&held.token);
-        let identity = identity.map_err(refused)?;
-        if identity.is_none_or(|identity| identity.role != Role::Owner) {
-            return Err(token_ended(&held));
-        }
         let order = serde_json::from_slice(&held.order).map_err(internal)?;
         let compiles = match order {
             Order::Promote(_) => Compiles::InAnyCase,
@@ -64,6 +64,8 @@ impl Control {
         let sketch = || sketched(self, &order);
         let (plans, prepared, _one_at_a_time) = self.loaded(&asker, compiles, sketch).await?;
         self.changes.require_actor(&operator)?;
+        // It may have been withdrawn meanwhile.
+        waiting()?;
         let act = held.what["act"].as_str().unwrap_or_default();
         if self.what(act, &plans)? != held.what {
             return Err(changed(&held));

@@ -7,9 +7,9 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use tollgate_control::audit::Actor;
-use tollgate_control::{ALL, Attachment, Ceiling, Isolation, Options, Owner, Target};
+use tollgate_control::{ALL, Attachment, Ceiling, Isolation, Options, Owner, Party, Target};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Hook, Method, Policy};
+use tollgate_policy_host::{Hook, LoadError, Method, Policy};
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
@@ -22,7 +22,10 @@ use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
-use crate::limits::FRESH_SETUP_TIMES;
+use crate::limits::{
+    FRESH_SETUP_TIMES, KEPT_INSTANCES, LEAST_SHARE_OF_INSTANCES, MOST_KEPT_INSTANCES,
+    SHARES_OF_INSTANCES,
+};
 use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
@@ -89,6 +92,7 @@ impl Control {
                 let needed = 1 + usize::from(*inherit && is_apart);
                 let has = prepared.count(attachment, version.number, memory);
                 for _ in has..needed {
+                    self.room_for_instance(attachment, prepared)?;
                     let how = self
                         .how_under(attachment, version, ceiling.as_ref())
                         .await?;
@@ -104,6 +108,75 @@ impl Control {
         Ok(())
     }
 
+    /// Checks that a tenant's policies may hold one more instance in the daemon. What is prepared
+    /// for a place takes the place of what is there.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED: they have the tenant's share, or all tenants' policies have theirs.
+    fn room_for_instance(
+        &self,
+        attachment: &Attachment,
+        prepared: &PreparedInstances,
+    ) -> Result<(), Status> {
+        let config = self.config();
+        let owner = attachment.target.owner();
+        let Some(tenant) = owner.tenant() else {
+            return Ok(());
+        };
+        if isolation_of(&config, attachment) == Isolation::Process {
+            return Ok(());
+        }
+        let mut held = BTreeMap::new();
+        let all = self.policies.read(|attachments| {
+            let mut all = 0;
+            for (_, live) in attachments.live().iter() {
+                let its = &live.attachment;
+                if its.target.party != Party::Tenant
+                    || isolation_of(&config, its) == Isolation::Process
+                {
+                    continue;
+                }
+                let count = [&live.stable, &live.candidate]
+                    .into_iter()
+                    .flatten()
+                    .count();
+                all += count;
+                if its.target.tenant == tenant {
+                    held.insert((its.target.clone(), its.policy.clone()), count);
+                }
+            }
+            all
+        });
+        let mut new: BTreeMap<_, usize> = BTreeMap::new();
+        let prepared = prepared.instances.iter().map(|its| &its.attachment);
+        for its in prepared.chain([attachment]) {
+            if its.target.owner() == owner {
+                *new.entry((its.target.clone(), its.policy.clone()))
+                    .or_default() += 1;
+            }
+        }
+        let before: usize = held.values().sum();
+        for (place, count) in new {
+            let known = held.entry(place).or_default();
+            *known = count.max(*known);
+        }
+        let after: usize = held.values().sum();
+        let instances = config.policies.instances as usize;
+        let (share, tenants) = share_of_instances(instances);
+        let text = if after > share.max(before) {
+            format!(
+                "the policies of tenant {tenant} would have {after} instances in the daemon, and its share of `policies.instances` = {instances} is {share}: detach some; or an operator raises the setting"
+            )
+        } else if all + after - before > tenants.max(all) {
+            format!(
+                "tenants' policies have {all} instances, which is all but those that are kept of `policies.instances` = {instances}: an operator can raise it"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
+    }
+
     /// A version ready to run, with an instance that was created early if there is one.
     pub(in crate::control) async fn prepared_or_new(
         &self,
@@ -117,10 +190,7 @@ impl Control {
             return self.how_under(attachment, version, ceiling.as_ref()).await;
         };
         // The settings may have changed since.
-        how.limit_cpu(
-            self.modules
-                .cpu_limit(&self.config(), attachment.options.cpu_us),
-        );
+        how.limit_cpu(self.cpu_under(ceiling.as_ref(), attachment.options.cpu_us));
         Ok(how)
     }
 
@@ -209,7 +279,7 @@ impl Control {
             let text = format!("instantiating the policy failed: {error}");
             Status::new(Code::INTERNAL, text)
         })?;
-        let (kept, recipe) = made.map_err(|error| invalid(error.to_string()))?;
+        let (kept, recipe) = made.map_err(|error| not_instantiated(&error))?;
         Ok(if attachment.options.fresh {
             How::Fresh(Box::new(recipe))
         } else {
@@ -233,6 +303,24 @@ impl Control {
                 inherit: *inherit,
             }),
         })
+    }
+}
+
+/// How many of so many instances one tenant's policies may hold, and those of all tenants together.
+fn share_of_instances(instances: usize) -> (usize, usize) {
+    let share = (instances / SHARES_OF_INSTANCES).max(LEAST_SHARE_OF_INSTANCES);
+    let kept = (instances / KEPT_INSTANCES).min(MOST_KEPT_INSTANCES);
+    (share, instances - kept)
+}
+
+/// A policy that can't be instantiated is at fault, unless there is no room.
+pub(in crate::control) fn not_instantiated(error: &LoadError) -> Status {
+    match error {
+        LoadError::PoolFull(_) => {
+            let text = format!("{error}: an operator can raise `policies.instances`");
+            Status::new(Code::RESOURCE_EXHAUSTED, text)
+        }
+        _ => invalid(error.to_string()),
     }
 }
 
@@ -395,7 +483,7 @@ fn unchecked(policy: &Policy, name: &str, target: &Target) -> Option<String> {
     let side = target.side.name();
     Some(format!(
         "nothing was checked: no application of {tenant} has bound {service} on the {side} side. If {name} doesn't fit the schema of a later \
-         application, that application's binding is refused; --proto FILE checks a schema now"
+         application, that application's binding is refused; an attachment with its schema (--proto FILE) is checked at once"
     ))
 }
 

@@ -97,12 +97,11 @@ impl Control {
         let live = to_reload()?;
         match place {
             Ok(mut place) => {
-                if let Place::Put(running) = &mut place {
-                    // The settings may have changed since the instance was made.
-                    let limit = self
-                        .modules
-                        .cpu_limit(&self.config(), live.attachment.options.cpu_us);
-                    running.how.limit_cpu(limit);
+                // The settings and the ceiling may have changed since the instance was made.
+                let ceiling = self.ceiling_of(&live.attachment.target.owner());
+                if let (Place::Put(running), Ok(ceiling)) = (&mut place, ceiling) {
+                    let own = live.attachment.options.cpu_us;
+                    running.how.limit_cpu(self.cpu_under(ceiling.as_ref(), own));
                 }
                 let install = vec![live.installed(id, place, Place::Keep)];
                 let change = PolicyChange {

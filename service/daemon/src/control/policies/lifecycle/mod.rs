@@ -46,6 +46,7 @@ use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::How;
 
 pub(in crate::control) use approval::{Outcome, Waits};
+pub(in crate::control) use candidates::not_instantiated;
 pub(in crate::control) use candidates::own_isolation;
 pub(in crate::control) use desired::{AtHand, Wish};
 pub(in crate::control) use operator::{Step, attach, detach, end_attachments, step, upgrade};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{
-    Attachment, Candidate, Ceiling, Isolation, Options, SlotError, Store, StoreError, Target,
+    Attachment, Candidate, Ceiling, Isolation, Options, Slot, SlotError, Store, StoreError, Target,
     Trial, at_ceiling,
 };
 use tollgate_engine::Status;
@@ -294,8 +294,8 @@ pub(super) fn attaching(control: &Control, order: &Attach) -> Result<Plan<Versio
         options: given,
     } = order.clone();
     let known = control.policies.at(&target, &name);
-    let (slot, options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
-    let mut options = given.over(options).map_err(refused)?;
+    let before = known.as_ref().map(|known| known.options.clone());
+    let mut options = given.over(before.unwrap_or_default()).map_err(refused)?;
     let owner = target.owner();
     if let (Some(tenant), Some(ceiling)) = (owner.tenant(), control.ceiling_of(&owner)?) {
         if ceiling.isolation.is_some() {
@@ -303,12 +303,18 @@ pub(super) fn attaching(control: &Control, order: &Attach) -> Result<Plan<Versio
         }
         under_ceiling(control, tenant, &ceiling, (&target, &options))?;
         // A version that decides there already gets other options.
-        if slot.stable != Some(version) {
+        if known.as_ref().and_then(|known| known.slot.stable) != Some(version) {
             check_trial(tenant, &ceiling, &target, trial)?;
         }
     }
+    let none = Slot::default();
+    let slot = known.as_ref().map_or(&none, |known| &known.slot);
     let slot = slot.attach(&name, version, trial);
     let slot = slot.map_err(|why| step_refused(&target, why))?;
+    let slot = match &known {
+        Some(known) => known.next_slot(slot, &options),
+        None => slot,
+    };
     let put = Next::Put {
         version: VersionNumber(version),
         inherit: false,
