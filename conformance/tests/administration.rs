@@ -267,7 +267,11 @@ fn an_owner_runs_the_life_of_a_policy_as_a_user_without_rights() {
     assert_eq!(ok("policy delete mine"), "deleted mine@1\ndeleted mine@2\n");
     // Neither other tenants, nor the provider, nor the daemon.
     for (line, code, words) in [
-        ("policy list --tenant evil", 3, "unexpected argument"),
+        (
+            "policy list --tenant evil",
+            5,
+            "there is no tenant \"evil\"",
+        ),
         (
             "policy show mine --tenant evil",
             5,
@@ -589,7 +593,7 @@ fn at_ceiling(outcome: &Outcome, code: i32, value: &str) {
     assert_eq!(outcome.code, code, "{outcome}");
     let key = value.split(' ').next().unwrap().trim_matches('`');
     let way_out =
-        format!("an operator can raise it: tollgate ceiling set {key}=VALUE --tenant acme");
+        format!("an operator can change it: tollgate ceiling set {key}=VALUE --tenant acme");
     for words in ["the ceiling of tenant acme is ", value, &way_out] {
         assert!(outcome.err.contains(words), "{words}: {outcome}");
     }
@@ -1062,6 +1066,12 @@ fn what_a_tenant_puts_in_force_waits_for_an_operator_and_survives_a_restart() {
     daemon.push("--tenant acme", "null", "p", None);
     daemon.ok("ceiling set approval=operator --tenant acme");
     let attach = "policy attach p@1 --service hotel.Echo --side client";
+    // What could never be attached doesn't wait.
+    for place in ["a/b", "hotel.\u{202e}ohcE", "*", "hotel.Echo --method E/F"] {
+        let line = format!("policy attach p@1 --side client --service {place}");
+        let outcome = as_bearer(&daemon, &token, &line);
+        assert_eq!(outcome.code, 3, "{place}: {outcome}");
+    }
     waits(&as_bearer(&daemon, &token, attach), "acme/1");
     // The same request again is the same request. Nothing is in force.
     waits(&as_bearer(&daemon, &token, attach), "acme/1");

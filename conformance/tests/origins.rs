@@ -543,7 +543,7 @@ fn documents_and_owners_take_images_under_the_signers_of_the_ceiling() {
         push(&format!("{name}:1")),
     ] {
         assert_eq!(refused.code, PERMISSION_DENIED, "{refused}");
-        let words = ["`signers` = 1 key", "an operator can raise it"];
+        let words = ["`signers` = 1 key", "an operator can change it"];
         assert!(
             words.iter().all(|word| refused.err.contains(word)),
             "{refused}"

@@ -272,9 +272,16 @@ fn a_renewed_certificate_is_used_by_the_next_connection() {
     let second = Certificates::signed_by(&elsewhere, "server");
     std::fs::copy(&second.certificate, &first.certificate).unwrap();
     ask(&hosted.client(&old_ca, Some(&acme), None).unwrap()).unwrap();
+    let problems = || hosted.daemon.status()["problems"].to_string();
+    assert!(
+        problems().contains("goes on with its former certificate"),
+        "{}",
+        problems()
+    );
     std::fs::copy(&second.key, &first.key).unwrap();
     ask(&hosted.client(&second.ca, Some(&acme), None).unwrap()).unwrap();
     assert!(hosted.client(&old_ca, Some(&acme), None).is_err());
+    assert_eq!(problems(), "[]");
     ask(&before).unwrap();
 }
 
@@ -614,6 +621,22 @@ fn a_successor_serves_at_the_same_address() {
     let admin = format!("listen = '{at}'\ncertificate = {certificate:?}\nkey = {key:?}\n");
     let mut hosted = Hosted::start(&bed, &admin);
     assert_eq!(hosted.at, at);
+    assert_eq!(hosted.daemon.status()["admin"], at.to_string());
+    // Nobody else gets it, of whichever user.
+    let other = bed.file("other.toml", format!("[admin]\n{admin}"));
+    let socket = bed.path("other.sock");
+    let args = [
+        "--config",
+        other.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let refused = run(&program("tollgated"), args.map(str::to_owned), b"");
+    let words = format!("can't listen for administration on {at}: ");
+    assert!(
+        refused.code != 0 && refused.err.contains(&words),
+        "{refused}"
+    );
     let acme = hosted.daemon.tenant("acme");
     let before = hosted.client(&server.ca, Some(&acme), None).unwrap();
     before.ask(ListPoliciesRequest::default()).unwrap();

@@ -659,7 +659,7 @@ fn a_policy_is_deleted_once_nothing_needs_it() {
     refused(
         &delete("acl@2"),
         Code::FAILED_PRECONDITION,
-        "acl@2 decides at client hotel.Reservation/*: detach it there first",
+        "acl@2 decides at client hotel.Reservation/*: upgrade to another version there, or detach it, first",
     );
     refused(
         &delete("acl"),

@@ -56,7 +56,10 @@ impl AdminConfig {
                 expected: expected.into(),
             })
         };
-        let shown = |path: &Option<PathBuf>| format!("{path:?}");
+        let shown = |path: &Option<PathBuf>| match path {
+            Some(path) => path.display().to_string(),
+            None => String::new(),
+        };
         match (&self.certificate, &self.key) {
             (Some(_), None) => {
                 let expected = "a certificate needs its key, in admin.key";

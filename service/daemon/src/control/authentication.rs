@@ -41,7 +41,7 @@ pub(super) async fn authenticate(
     };
     let origin = peer.origin();
     let mut text = format!(
-        "the token belongs to no tenant of this daemon{forgotten}: `tollgate tenant add` and `tollgate tenant rotate` print one"
+        "the token belongs to no tenant of this daemon{forgotten}: an owner makes one (`tollgate credential add` or `rotate`), and so does an operator (`tollgate tenant rotate`)"
     );
     log_limited!(warn, "not let in", "", "{from} was rejected: {text}");
     if let Pace::Slow { is_first } = control.guesses.wrong(Instant::now(), origin) {

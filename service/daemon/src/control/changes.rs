@@ -1,13 +1,13 @@
 //! Administrative changes: the store, and the lock that admits one change at a time.
 //!
 //! Invariant: the lock is held while tenants, policies in force, settings or runtimes change.
-//! Reads, records of the audit log, and the addition of a tenant or a version need no lock.
+//! Reads, records of the audit log, and the addition of a tenant need no lock.
 
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, MutexGuard};
 use tollgate_control::audit::Actor;
-use tollgate_control::{Owner, Store, StoreError};
+use tollgate_control::{Identity, Owner, Role, Store, StoreError};
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
@@ -70,27 +70,34 @@ impl Changes {
         Ok(changing)
     }
 
-    /// Checks that the actor's token hasn't ended since its request came: whoever revokes a
-    /// credential, or rotates it, can rely on it that the old token changes nothing afterwards.
+    /// Checks that the actor's token hasn't ended since its request came, and that the credential
+    /// has the role that it had then: whoever revokes a credential, rotates it or changes its role
+    /// can rely on it that the old one changes nothing afterwards.
     ///
     /// # Errors
-    /// UNAUTHENTICATED: it has.
+    /// UNAUTHENTICATED: it has ended, or has another role.
     pub(super) fn require_actor(&self, actor: &Actor) -> Result<(), Status> {
-        let (token, owner, name) = match actor {
+        let (token, owner, name, role) = match actor {
             Actor::Credential {
                 tenant,
                 name,
                 token,
-            } => (token, Owner::Tenant(tenant.clone()), name),
-            Actor::Operator { name, token } => (token, Owner::Provider, name),
+                role,
+            } => (token, Owner::Tenant(tenant.clone()), name, *role),
+            Actor::Operator { name, token } => (token, Owner::Provider, name, Role::Operator),
             Actor::Admin { .. } | Actor::Daemon => return Ok(()),
         };
         let found = self.store.identity_of(token);
         let found = found.map_err(|error| store_failed(&error))?;
-        if found.is_some_and(|found| found.owner == owner && found.credential == *name) {
+        let is_same = |found: Identity| {
+            found.owner == owner && found.credential == *name && found.role == role
+        };
+        if found.is_some_and(is_same) {
             return Ok(());
         }
-        let text = format!("the token of {actor} ended before the request began");
+        let text = format!(
+            "the token of {actor} ended, or its role changed, before the change began: send the request again"
+        );
         Err(Status::new(Code::UNAUTHENTICATED, text))
     }
 
@@ -103,5 +110,41 @@ impl Changes {
     pub(super) fn require_owner(&self, owner: &Owner) -> Result<(), Status> {
         let required = self.store.require_owner(owner);
         required.map_err(|error| store_failed(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tollgate_control::{Change, TokenDigest, WantedCredential};
+
+    use super::*;
+
+    #[test]
+    fn a_credential_whose_role_changes_ends_the_changes_that_it_began() {
+        let changes = Changes::new(Store::in_memory().unwrap());
+        let store = changes.store();
+        let token = store.add_tenant(Actor::Daemon, "acme").unwrap();
+        let token = TokenDigest::of(token.reveal());
+        let actor = |role| Actor::Credential {
+            tenant: "acme".to_owned(),
+            name: "default".to_owned(),
+            token,
+            role,
+        };
+        changes.require_actor(&actor(Role::Owner)).unwrap();
+        let demoted = Change::SetCredential {
+            tenant: "acme".to_owned(),
+            name: "default".to_owned(),
+            wanted: WantedCredential {
+                role: Role::Viewer,
+                token: None,
+                expires: None,
+            },
+        };
+        store.change_all(&Actor::Daemon, &[demoted]).unwrap();
+        let refused = changes.require_actor(&actor(Role::Owner)).unwrap_err();
+        assert_eq!(refused.code, Code::UNAUTHENTICATED, "{refused:?}");
+        changes.require_actor(&actor(Role::Viewer)).unwrap();
     }
 }

@@ -40,6 +40,7 @@ pub(crate) fn is_operator(user: u32) -> bool {
 /// Who may administer the daemon without a token, for a refusal.
 pub(crate) fn operators() -> String {
     match own_user() {
+        Some(0) => "root may".to_owned(),
         Some(own) => format!("root and user {own} may"),
         None => "only root may, because in this daemon's user namespace unmapped users look like the daemon's own".to_owned(),
     }

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::control::api;
 use crate::control::api::browsers;
 use crate::control::api::paces::Paces;
-use crate::control::api::remote::Remote;
+use crate::control::api::remote::{OnNetwork, Remote};
 use crate::control::api::socket::ApiSocket;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::applications::Applications;
@@ -135,7 +135,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let compiler = Compiler::new(host, compiler)?;
     let compilation = Compilation::new(compiler, config.compile.workers);
     let trusted = origin::trusted_keys(&config)?;
-    let remote = Remote::take(&config.admin)?;
+    let remote = Remote::take(&config.admin, predecessor.is_some())?;
     let link = link_config(&config)?;
     if link.key.is_none() && !link.unauthenticated_loopback {
         let wanted =
@@ -207,14 +207,12 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         taps: Taps::default(),
         paces: Paces::default(),
         console: Rc::default(),
+        on_network: remote.as_ref().map(Remote::place),
     });
     placing::tell(&control.homes, &control.runtimes)
         .await
         .map_err(DaemonError::Runtime)?;
-    control
-        .tune(&control.config())
-        .await
-        .map_err(DaemonError::Runtime)?;
+    control.tune(false).await.map_err(DaemonError::Runtime)?;
     control.restore().await?;
     prefetch::configured(&control.config(), &control.apps.schemas).await?;
     each_runtime_answers(&control.runtimes).await?;
@@ -240,7 +238,6 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         None => accepting::open(&control),
     }
     tokio::task::spawn_local(browsers::follow(Rc::clone(&control)));
-    let administered_at = remote.as_ref().map(Remote::address);
     let (api_server, api_file) = serve_api(&control, &access, remote);
     if control.state_is_in_memory() {
         tracing::warn!(
@@ -256,7 +253,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         config.name,
         config.socket_path().display()
     );
-    if let Some(address) = administered_at {
+    if let Some(OnNetwork { address, .. }) = &control.on_network {
         ready += &format!(" admin={address}");
     }
     ready.push('\n');

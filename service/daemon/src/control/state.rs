@@ -27,6 +27,7 @@ use tollgate_console::Console;
 
 use crate::config::Config;
 use crate::control::api::paces::Paces;
+use crate::control::api::remote::OnNetwork;
 use crate::control::apps::applications::Applications;
 use crate::control::apps::peers::Peers;
 use crate::control::changes::Changes;
@@ -62,6 +63,7 @@ pub(super) struct Control {
     pub(super) repeats: Repeated,
     pub(super) paces: Paces,
     pub(super) console: Rc<Console<Visitor>>,
+    pub(super) on_network: Option<OnNetwork>,
     pub(super) replacement: Replacement,
 }
 

@@ -88,6 +88,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         policies: LivePolicies::default(),
         processes: Processes::new(ChildUser::default()),
         repeats: Repeated::default(),
+        on_network: None,
         replacement: Replacement::default(),
         exporters: Exporters::default(),
         taps: Taps::default(),

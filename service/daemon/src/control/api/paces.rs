@@ -241,7 +241,7 @@ mod tests {
             let refused = paces.turn(&owner("acme"), change(3)).await;
             let refused = refused.err().unwrap();
             assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
-            for words in ["`changes_per_hour` = 3", "an operator can raise it"] {
+            for words in ["`changes_per_hour` = 3", "an operator can change it"] {
                 assert!(refused.message.contains(words), "{refused}");
             }
             assert!(paces.changes("acme", 3) > 2.9);

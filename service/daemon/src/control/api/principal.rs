@@ -32,7 +32,7 @@ pub(super) async fn principal(control: &Control, caller: &Caller) -> Result<Visi
         Peer::Process { uid, .. } => {
             let may = operators();
             let text = format!(
-                "user {uid} may not administer this daemon; {may}, and a tenant's owner with a token"
+                "user {uid} may not administer this daemon without a token; {may}, and the bearer of a credential (--token-file FILE)"
             );
             Err(Status::new(Code::PERMISSION_DENIED, text))
         }
@@ -61,7 +61,7 @@ fn certified(control: &Control, names: &[String]) -> Result<Visitor, Status> {
         Err(error) if error.cause() != Cause::Missing => Err(refused(store_failed(&error))),
         Ok(None) | Err(_) => {
             let text = format!(
-                "the certificate of {names:?} stands for credential {credential} of {owner}, which has ended"
+                "the certificate of {names:?} stands for credential {credential} of {owner}, which has ended or was never added"
             );
             Err(Status::new(Code::PERMISSION_DENIED, text))
         }

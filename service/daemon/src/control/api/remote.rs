@@ -5,14 +5,14 @@
 //!
 //! The address is taken when the daemon starts, and connections are accepted when it serves. A
 //! daemon and its successor have the address together for a moment (SO_REUSEPORT, which the kernel
-//! grants to one user's processes only).
+//! grants to one user's processes only); a daemon that succeeds nobody takes it only if it is free.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::net::TcpSocket;
 use tollgate_admin::server::{Listener, Tls, TlsConfig, TlsMaterial, TlsSource};
@@ -30,15 +30,32 @@ const BACKLOG: u32 = 64;
 pub(in crate::control) struct Remote {
     socket: TcpSocket,
     address: SocketAddr,
-    tls: Option<Tls>,
+    tls: Option<Arc<Renewing>>,
+}
+
+/// Where the API is on the network, and with which files.
+pub(in crate::control) struct OnNetwork {
+    pub(in crate::control) address: SocketAddr,
+    tls: Option<Arc<Renewing>>,
+}
+
+impl OnNetwork {
+    /// Why the present files of TLS can't be used, if they can't.
+    pub(in crate::control) fn problem(&self) -> Option<String> {
+        self.tls.as_ref()?.problem()
+    }
 }
 
 impl Remote {
-    /// Takes the address, and reads the files; `None`: the API isn't on the network.
+    /// Takes the address, and reads the files; `None`: the API isn't on the network. If the daemon
+    /// takes over, its predecessor may have the address.
     ///
     /// # Errors
     /// The address is taken, or a file can't be used.
-    pub(in crate::control) fn take(config: &AdminConfig) -> Result<Option<Remote>, DaemonError> {
+    pub(in crate::control) fn take(
+        config: &AdminConfig,
+        takes_over: bool,
+    ) -> Result<Option<Remote>, DaemonError> {
         let Some(address) = config.listen else {
             return Ok(None);
         };
@@ -49,19 +66,27 @@ impl Remote {
                     key: key.clone(),
                     client_ca: config.client_ca.clone(),
                 };
-                let source = Renewing::new(files).map_err(DaemonError::AdminTls)?;
-                Some(Tls::new(source))
+                let renewing = Renewing::new(files).map_err(DaemonError::AdminTls)?;
+                Some(Arc::new(renewing))
             }
             _ => None,
         };
-        let taken = || {
+        let bound = |shares: bool| {
             let socket = match address {
                 SocketAddr::V4(_) => TcpSocket::new_v4()?,
                 SocketAddr::V6(_) => TcpSocket::new_v6()?,
             };
             socket.set_reuseaddr(true)?;
-            socket.set_reuseport(true)?;
+            socket.set_reuseport(shares)?;
             socket.bind(address)?;
+            Ok::<_, std::io::Error>(socket)
+        };
+        let taken = || {
+            if !takes_over {
+                // Fails if a process of this user has it: with the option set, nothing would.
+                drop(bound(false)?);
+            }
+            let socket = bound(true)?;
             let address = socket.local_addr()?;
             Ok((socket, address))
         };
@@ -74,15 +99,18 @@ impl Remote {
         }))
     }
 
-    /// The address, with the port that was picked.
-    pub(in crate::control) fn address(&self) -> SocketAddr {
-        self.address
+    /// Where it will be: with the port that was picked.
+    pub(in crate::control) fn place(&self) -> OnNetwork {
+        OnNetwork {
+            address: self.address,
+            tls: self.tls.clone(),
+        }
     }
 
     /// Accepts connections from now on.
     pub(in crate::control) fn listen(self) -> std::io::Result<Listener> {
         let listener = self.socket.listen(BACKLOG)?.into_std()?;
-        Ok(Listener::Network(listener, self.tls))
+        Ok(Listener::Network(listener, self.tls.map(Tls::new)))
     }
 }
 
@@ -159,37 +187,57 @@ struct State {
     /// Of the files as they were read last, whether they could be used or not.
     stamps: [Stamp; 3],
     config: TlsConfig,
+    /// Why the files can't be used, and a former configuration is.
+    problem: Option<String>,
 }
 
 impl Renewing {
     fn new(files: Files) -> Result<Renewing, String> {
         let stamps = files.stamps();
         let config = files.read()?;
-        let state = Mutex::new(State { stamps, config });
+        let state = Mutex::new(State {
+            stamps,
+            config,
+            problem: None,
+        });
         Ok(Renewing { files, state })
+    }
+
+    fn problem(&self) -> Option<String> {
+        self.read_if_changed().problem.clone()
+    }
+
+    fn read_if_changed(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamps = self.files.stamps();
+        if stamps == state.stamps {
+            return state;
+        }
+        state.stamps = stamps;
+        match self.files.read() {
+            Ok(config) => {
+                state.config = config;
+                state.problem = None;
+                let shown = self.files.certificate.display();
+                tracing::info!(
+                    "the administrative API uses the changed files (certificate: {shown})"
+                );
+            }
+            Err(why) => {
+                let text = format!(
+                    "the administrative API goes on with its former certificate, and a restart would fail: {why}"
+                );
+                tracing::error!("{text}");
+                state.problem = Some(text);
+            }
+        }
+        state
     }
 }
 
 impl TlsSource for Renewing {
     fn current(&self) -> TlsConfig {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamps = self.files.stamps();
-        if stamps != state.stamps {
-            state.stamps = stamps;
-            match self.files.read() {
-                Ok(config) => {
-                    state.config = config;
-                    let shown = self.files.certificate.display();
-                    tracing::info!(
-                        "the administrative API uses the changed files (certificate: {shown})"
-                    );
-                }
-                Err(why) => tracing::error!(
-                    "the administrative API goes on with its former certificate: {why}"
-                ),
-            }
-        }
-        state.config.clone()
+        self.read_if_changed().config.clone()
     }
 
     fn failed(&self, address: IpAddr, why: &str) {
@@ -236,12 +284,14 @@ mod tests {
         assert!(renewing.current().is(&first), "nothing has changed");
         std::fs::write(bed.path().join("a.pem"), "no certificate").unwrap();
         assert!(renewing.current().is(&first));
+        assert!(renewing.problem().unwrap().contains("a.pem"));
         std::fs::remove_file(bed.path().join("a.pem")).unwrap();
         assert!(renewing.current().is(&first));
         write_pair(bed.path());
         let second = renewing.current();
         assert!(!second.is(&first), "the pair was renewed");
         assert!(renewing.current().is(&second));
+        assert_eq!(renewing.problem(), None);
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(crate) async fn tap(
             view_of(actor),
             request,
         )?;
-        control.tune(&control.config()).await?;
+        control.tune(false).await?;
         control.taps.told();
         return Ok(json!({"tap": id, "calls": [], "missed": 0}));
     }
@@ -166,7 +166,7 @@ pub(crate) async fn end_abandoned(control: &Control) {
         return;
     };
     control.taps.close_abandoned();
-    if let Err(status) = control.tune(&control.config()).await {
+    if let Err(status) = control.tune(false).await {
         tracing::warn!(
             "runtimes may still record calls for closed taps: {}",
             status.message

@@ -115,7 +115,7 @@ impl Control {
             self.furnish(started.map_err(internal)?).await?;
         }
         // They don't know the tenants' own shares yet.
-        self.tune(config).await
+        self.tune(false).await
     }
 
     /// Puts the attachments for all tenants in force on another runtime.
