@@ -249,7 +249,7 @@ fn a_tenant_at_its_ceiling_is_told_the_limit_its_value_and_who_can_raise_it() {
             "cpu_share_percent" => format!("{value}%"),
             _ => format!("= {value}"),
         };
-        for words in [&*format!("`{key}`"), &value, "operator can raise it"] {
+        for words in [&*format!("`{key}`"), &value, "operator can change it"] {
             assert!(text.contains(words), "{key}: {words:?}: {text}");
         }
         refused += 1;
