@@ -6,9 +6,9 @@
 //! from standard input gets a file beside the contexts.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -23,6 +23,7 @@ use crate::api::Remote;
 use crate::failure::Failure;
 use crate::limits::MAX_CONTEXTS_BYTES;
 use crate::output;
+use crate::private_file::Replacement;
 use crate::render::lines;
 
 #[derive(Debug, Subcommand)]
@@ -292,28 +293,15 @@ fn write(directory: &Path, contexts: &Contexts) -> Result<(), Failure> {
 
 /// Replaces a file by one that only this user can read.
 fn replace(directory: &Path, path: &Path, text: &str) -> Result<(), Failure> {
-    let mut new = path.to_owned().into_os_string();
-    new.push("~");
-    let replaced = || {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)?;
-        // Left behind by a command that was killed here.
-        let _absent = std::fs::remove_file(&new);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)
-    };
-    replaced().map_err(|error: std::io::Error| {
-        let sentence = format!("{} can't be written: {error}", path.display());
+    let created = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory);
+    created.map_err(|error| {
+        let sentence = format!("{} can't be created: {error}", directory.display());
         Failure::new(Failure::code_of(&error), sentence)
-    })
+    })?;
+    Replacement::of(path)?.with(text)
 }
 
 #[cfg(test)]

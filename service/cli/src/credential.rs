@@ -13,6 +13,7 @@ use tollgate_shm_abi::status::Code;
 use crate::api::{Acting, Api};
 use crate::failure::Failure;
 use crate::output;
+use crate::private_file::TokenOut;
 use crate::render::lines;
 use crate::values::long_duration;
 
@@ -30,9 +31,9 @@ pub(crate) enum Credential {
     /// Add a credential to a tenant, or to the operators, and print its token, this once
     #[command(
         after_help = "With an operators' token, commands administer the daemon without root, also over the network (--endpoint).\n\n\
-         Examples: (umask 077; tollgate credential add booking --tenant acme > booking.token)\n          \
-         (umask 077; tollgate credential add audit --role viewer --expires 30d --token-file owner.token > audit.token)\n          \
-         (umask 077; tollgate credential add deploy --operator --expires 90d > deploy.token)"
+         Examples: tollgate credential add booking --tenant acme --out booking.token\n          \
+         tollgate credential add audit --role viewer --expires 30d --token-file owner.token --out audit.token\n          \
+         tollgate credential add deploy --operator --expires 90d --out deploy.token"
     )]
     Add(Add),
     /// List a tenant's or the operators' credentials with their roles and ends; never a token
@@ -41,7 +42,7 @@ pub(crate) enum Credential {
     #[command(
         after_help = "Other credentials stay as they are. Without --grace, the old token ends at once; with it, the old token stays valid for that time. \
          The sessions of the old token end with it, unless --keep-sessions is given.\n\n\
-         Example: (umask 077; tollgate credential rotate booking --tenant acme --grace 60m > booking.token)"
+         Example: tollgate credential rotate booking --tenant acme --grace 60m --out booking.token"
     )]
     Rotate(Rotate),
     /// End a credential with its tokens, and the sessions that they opened
@@ -77,6 +78,8 @@ pub(crate) struct Add {
     /// How long it is valid, such as 12h or 30d, 60s to 3650d; until it is revoked if left out
     #[arg(long, value_name = "TIME", value_parser = long_duration)]
     expires: Option<Duration>,
+    #[command(flatten)]
+    out: TokenOut,
 }
 
 #[derive(Debug, Args)]
@@ -91,6 +94,8 @@ pub(crate) struct Rotate {
     /// Let the sessions of the old token go on
     #[arg(long)]
     keep_sessions: bool,
+    #[command(flatten)]
+    out: TokenOut,
 }
 
 #[derive(Debug, Args)]
@@ -117,11 +122,6 @@ enum Role {
 
 /// `tollgate credential …`
 pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<String, Failure> {
-    let prints_token = matches!(args.command, Credential::Add(_) | Credential::Rotate(_));
-    if prints_token {
-        // The token couldn't be shown again.
-        output::require_open()?;
-    }
     let api = Api::connect(socket, &args.acting)?;
     let tenant = |of: &Of| match of.operator {
         true => Ok(String::new()),
@@ -144,13 +144,13 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
                 Role::Viewer => proto::Role::Viewer,
                 Role::Application => proto::Role::Application,
             };
-            let added = api.ask(AddCredentialRequest {
+            let request = AddCredentialRequest {
                 tenant: tenant(&add.of)?,
                 name: add.name.clone(),
                 role: role.into(),
                 lifetime: add.expires.map(sent).transpose()?,
-            })?;
-            Ok(format!("{}\n", added.token))
+            };
+            add.out.keep(|| Ok(api.ask(request)?.token))
         }
         Credential::List(of) => {
             let tenant = existing(of)?;
@@ -164,13 +164,13 @@ pub(crate) fn credential(socket: &Path, args: &CredentialCommand) -> Result<Stri
             Ok(lines(&listed))
         }
         Credential::Rotate(rotate) => {
-            let rotated = api.ask(RotateCredentialRequest {
+            let request = RotateCredentialRequest {
                 tenant: existing(&rotate.of)?,
                 name: rotate.name.clone(),
                 grace: rotate.grace.map(sent).transpose()?,
                 keep_sessions: rotate.keep_sessions,
-            })?;
-            Ok(format!("{}\n", rotated.token))
+            };
+            rotate.out.keep(|| Ok(api.ask(request)?.token))
         }
         Credential::Revoke(revoke) => {
             let revoked = api.ask(RevokeCredentialRequest {

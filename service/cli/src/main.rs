@@ -63,6 +63,7 @@ mod metadata;
 mod output;
 mod policy;
 mod policy_tools;
+mod private_file;
 mod project;
 mod render;
 mod rpc;

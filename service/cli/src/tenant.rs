@@ -16,7 +16,7 @@ use crate::api::{Acting, Api, json_of};
 use crate::confirm::confirm;
 use crate::credential::sent;
 use crate::failure::Failure;
-use crate::output;
+use crate::private_file::TokenOut;
 use crate::render::{flat, lines};
 use crate::values::{duration, number};
 
@@ -34,19 +34,21 @@ pub(crate) enum Tenant {
     /// Add a tenant and print its token, this once
     #[command(
         after_help = "The token is all that the tenant's applications need: keep it from others.\n\n\
-         Examples: (umask 077; tollgate tenant add acme > acme.token)\n          \
-         (umask 077; tollgate tenant add acme --endpoint https://tollgate.example:7443 --token-file deploy.token > acme.token)"
+         Examples: tollgate tenant add acme --out acme.token\n          \
+         tollgate tenant add acme --endpoint https://tollgate.example:7443 --token-file deploy.token --out acme.token"
     )]
     Add {
         /// Lower-case letters, digits, `-`, `_` and `.`; at most 64
         name: String,
+        #[command(flatten)]
+        out: TokenOut,
     },
     /// Replace a tenant's token and print the new one, this once
     #[command(
         after_help = "Without --grace, the old token and the sessions that it opened end at once. With --grace, they stay valid for that time, and the old \
          token still opens sessions: applications can be restarted one by one with the new token. Another rotation ends all earlier tokens.\n\n\
-         Examples: (umask 077; tollgate tenant rotate acme > acme.token)\n          \
-         (umask 077; tollgate tenant rotate acme --grace 60m > acme.token)"
+         Examples: tollgate tenant rotate acme --out acme.token\n          \
+         tollgate tenant rotate acme --grace 60m --out acme.token"
     )]
     Rotate {
         /// The tenant's name
@@ -54,6 +56,8 @@ pub(crate) enum Tenant {
         /// How long the old token stays valid, such as 30s or 60m; at most one day
         #[arg(long, value_name = "TIME", value_parser = duration)]
         grace: Option<Duration>,
+        #[command(flatten)]
+        out: TokenOut,
     },
     /// Remove a tenant with its token, sessions, policies and attachments
     #[command(
@@ -99,23 +103,18 @@ const FIRST_CREDENTIAL: &str = "default";
 pub(crate) fn tenant(socket: &Path, args: &TenantCommand) -> Result<String, Failure> {
     let api = || Api::connect(socket, &args.acting);
     match &args.command {
-        Tenant::Add { name } => {
-            output::require_open()?;
+        Tenant::Add { name, out } => {
             let tenant = name.clone();
-            Ok(format!(
-                "{}\n",
-                api()?.ask(AddTenantRequest { tenant })?.token
-            ))
+            out.keep(|| Ok(api()?.ask(AddTenantRequest { tenant })?.token))
         }
-        Tenant::Rotate { name, grace } => {
-            output::require_open()?;
-            let rotated = api()?.ask(RotateCredentialRequest {
+        Tenant::Rotate { name, grace, out } => {
+            let request = RotateCredentialRequest {
                 tenant: name.clone(),
                 name: FIRST_CREDENTIAL.to_owned(),
                 grace: grace.map(sent).transpose()?,
                 keep_sessions: false,
-            })?;
-            Ok(format!("{}\n", rotated.token))
+            };
+            out.keep(|| Ok(api()?.ask(request)?.token))
         }
         Tenant::Remove { name, yes } => remove(&api()?, name, *yes),
         Tenant::Move(wanted) => {
