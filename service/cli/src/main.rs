@@ -133,7 +133,7 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
 fn again(command: &Command, failure: Failure) -> Failure {
     match command {
         Command::Tenant(args) => match &args.command {
-            Tenant::Add { name } => failure.lost(
+            Tenant::Add { name, .. } => failure.lost(
                 format_args!("the tenant {name} was added, and its token is lost"),
                 format!("tollgate tenant rotate {name}, which prints a new token"),
             ),
