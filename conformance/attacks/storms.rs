@@ -26,6 +26,9 @@ use crate::requests::client;
 /// A victim's p99 next to compile bombs, to its p99 alone: what SECURITY.md states.
 const STATED_WITH_BOMBS: f64 = 2.4;
 
+/// Between two changes of an operator.
+const OPERATORS_PAUSE: Duration = Duration::from_millis(100);
+
 /// How many connections a storm has.
 const STORMING: usize = 4;
 
@@ -219,7 +222,20 @@ fn is_paced_and_delays_nobody(
     let null = std::fs::read(policy_file("null")).unwrap();
     admin.push(&place, "p", &null, None).unwrap();
     let honest = Traffic::start("acme", &daemon, &daemon);
-    let solo = honest.latencies(|| std::thread::sleep(window()));
+    // An operator changes something now and then, with and without the storm.
+    let mut operate = || {
+        let (began, mut slowest) = (Instant::now(), Duration::ZERO);
+        while began.elapsed() < window() {
+            let before = Instant::now();
+            admin.attach(&place, "p", 1).unwrap();
+            slowest = slowest.max(before.elapsed());
+            std::thread::sleep(OPERATORS_PAUSE);
+        }
+        (slowest, began.elapsed().as_secs_f64())
+    };
+    let solo = honest.latencies(|| {
+        operate();
+    });
     let is_over = AtomicBool::new(false);
     let (mut slowest, mut seconds) = (Duration::ZERO, 0.0);
     let attacked = honest.latencies(|| {
@@ -230,16 +246,8 @@ fn is_paced_and_delays_nobody(
                     storm(&daemon, &token, &is_over);
                 });
             }
-            // An operator's changes meanwhile.
-            let began = Instant::now();
-            while began.elapsed() < window() {
-                let before = Instant::now();
-                admin.attach(&place, "p", 1).unwrap();
-                slowest = slowest.max(before.elapsed());
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            (slowest, seconds) = operate();
             is_over.store(true, Ordering::Relaxed);
-            seconds = began.elapsed().as_secs_f64();
         });
     });
     honest.assert_flows();
