@@ -123,7 +123,10 @@ impl Control {
         let Some(tenant) = owner.tenant() else {
             return Ok(());
         };
-        if isolation_of(&config, attachment) == Isolation::Process {
+        // One with an instance per call holds none.
+        let holds =
+            |its: &Attachment| !its.options.fresh && isolation_of(&config, its) == Isolation::None;
+        if !holds(attachment) {
             return Ok(());
         }
         let mut held = BTreeMap::new();
@@ -131,9 +134,7 @@ impl Control {
             let mut all = 0;
             for (_, live) in attachments.live().iter() {
                 let its = &live.attachment;
-                if its.target.party != Party::Tenant
-                    || isolation_of(&config, its) == Isolation::Process
-                {
+                if its.target.party != Party::Tenant || !holds(its) {
                     continue;
                 }
                 let count = [&live.stable, &live.candidate]
@@ -150,7 +151,7 @@ impl Control {
         let mut new: BTreeMap<_, usize> = BTreeMap::new();
         let prepared = prepared.instances.iter().map(|its| &its.attachment);
         for its in prepared.chain([attachment]) {
-            if its.target.owner() == owner {
+            if its.target.owner() == owner && holds(its) {
                 *new.entry((its.target.clone(), its.policy.clone()))
                     .or_default() += 1;
             }
