@@ -449,12 +449,23 @@ fn a_tenant_has_a_share_of_the_instances_of_policies() {
         daemon.push(&format!("--tenant {tenant}"), "null", "p", None);
     }
     daemon.push("--provider", "null", "p", None);
+    let words = "the policies of tenant acme would have 17 instances in the daemon, and its share of `policies.instances` = 20 is 16";
+    // Documents have room for all, or for none.
+    let mut documents = "attachments:\n".to_owned();
+    for number in 0..17 {
+        documents += &format!(
+            "- {{tenant: acme, policy: p, version: 1, service: a.B{number}, side: client}}\n"
+        );
+    }
+    let file = bed.file("many.yaml", documents);
+    let refused = daemon.run(&format!("apply -f {}", file.display()));
+    assert_eq!(refused.code, 8, "{refused}");
+    assert!(refused.err.contains(words), "{refused}");
     for number in 0..16 {
         assert_eq!(attach("--tenant acme", number).code, 0);
     }
     let refused = attach("--tenant acme", 16);
     assert_eq!(refused.code, 8, "{refused}");
-    let words = "the policies of tenant acme would have 17 instances in the daemon, and its share of `policies.instances` = 20 is 16";
     assert!(refused.err.contains(words), "{refused}");
     // What takes the place of an instance needs no other one.
     assert_eq!(attach("--tenant acme --cpu-us 50", 3).code, 0);
@@ -465,7 +476,9 @@ fn a_tenant_has_a_share_of_the_instances_of_policies() {
     let refused = attach("--tenant other", 3);
     assert_eq!(refused.code, 8, "{refused}");
     assert!(
-        refused.err.contains("tenants' policies have 19 instances"),
+        refused
+            .err
+            .contains("tenants' policies would have 20 instances"),
         "{refused}"
     );
     assert_eq!(attach("--provider", 0).code, 0);

@@ -91,6 +91,7 @@ pub(in crate::control) async fn apply(
         )
         .await?;
         let find = finder(&wanted, &sketch, &pushed);
+        check_room(control, &sketch)?;
         for wish in wishes(&sketch) {
             at_hand.prepare(control, &wish, &find).await?;
         }
@@ -213,6 +214,13 @@ fn wishes(sketch: &Sketch) -> Vec<Wish<'_>> {
         ceiling: sketch.ceilings.get(&after.target.owner()),
     });
     wishes.collect()
+}
+
+/// Checks that the attachments have room for their instances. Those of a tenant that ends make no
+/// room yet.
+fn check_room(control: &Control, sketch: &Sketch) -> Result<(), Status> {
+    let after = sketch.differs.attachments.iter().map(|(after, _)| after);
+    control.check_room(after, &sketch.differs.detached)
 }
 
 /// Finds a version that isn't stored yet.
@@ -520,6 +528,7 @@ impl Ready<'_> {
         _lock: OneAtATime<'_>,
     ) -> Result<(Vec<ObjectChange>, Vec<String>), Status> {
         let (control, differs) = (self.control, &self.sketch.differs);
+        check_room(control, self.sketch)?;
         let mut warnings = self.above_ceilings()?;
         warnings.extend(at_hand.check(control, &self.actor, self.wishes)?);
         let answer = (differs.objects.clone(), warnings);

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use tollgate_control::audit::Actor;
-use tollgate_control::{ALL, Attachment, Ceiling, Isolation, Options, Owner, Party, Target};
+use tollgate_control::{ALL, Attachment, Ceiling, Isolation, Options, Owner, Target};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, LoadError, Method, Policy};
 use tollgate_shm_abi::status::Code;
@@ -22,10 +22,7 @@ use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
-use crate::limits::{
-    FRESH_SETUP_TIMES, KEPT_INSTANCES, LEAST_SHARE_OF_INSTANCES, MOST_KEPT_INSTANCES,
-    SHARES_OF_INSTANCES,
-};
+use crate::limits::FRESH_SETUP_TIMES;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
@@ -55,7 +52,9 @@ impl Control {
         let sketch = || isolated(&self.config(), actor, sketch()?);
         let mut versions: BTreeMap<VersionNumber, Version> = BTreeMap::new();
         let mut prepared = PreparedInstances::default();
-        for plan in sketch()? {
+        let plans = sketch()?;
+        self.check_room(plans.iter().map(|plan| &plan.attachment), &[])?;
+        for plan in plans {
             self.load_missing(&plan, compiles, &mut versions).await?;
             self.prepare_instances(&plan.with(&versions), &mut prepared)
                 .await?;
@@ -63,6 +62,7 @@ impl Control {
         loop {
             let one_at_a_time = self.changes.begin(actor).await?;
             let sketched = sketch()?;
+            self.check_room(sketched.iter().map(|plan| &plan.attachment), &[])?;
             let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
                 let plans = sketched.into_iter().map(|plan| plan.with(&versions));
                 return Ok((plans.collect(), prepared, one_at_a_time));
@@ -92,7 +92,6 @@ impl Control {
                 let needed = 1 + usize::from(*inherit && is_apart);
                 let has = prepared.count(attachment, version.number, memory);
                 for _ in has..needed {
-                    self.room_for_instance(attachment, prepared)?;
                     let how = self
                         .how_under(attachment, version, ceiling.as_ref())
                         .await?;
@@ -106,76 +105,6 @@ impl Control {
             }
         }
         Ok(())
-    }
-
-    /// Checks that a tenant's policies may hold one more instance in the daemon. What is prepared
-    /// for a place takes the place of what is there.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED: they have the tenant's share, or all tenants' policies have theirs.
-    fn room_for_instance(
-        &self,
-        attachment: &Attachment,
-        prepared: &PreparedInstances,
-    ) -> Result<(), Status> {
-        let config = self.config();
-        let owner = attachment.target.owner();
-        let Some(tenant) = owner.tenant() else {
-            return Ok(());
-        };
-        // One with an instance per call holds none.
-        let holds =
-            |its: &Attachment| !its.options.fresh && isolation_of(&config, its) == Isolation::None;
-        if !holds(attachment) {
-            return Ok(());
-        }
-        let mut held = BTreeMap::new();
-        let all = self.policies.read(|attachments| {
-            let mut all = 0;
-            for (_, live) in attachments.live().iter() {
-                let its = &live.attachment;
-                if its.target.party != Party::Tenant || !holds(its) {
-                    continue;
-                }
-                let count = [&live.stable, &live.candidate]
-                    .into_iter()
-                    .flatten()
-                    .count();
-                all += count;
-                if its.target.tenant == tenant {
-                    held.insert((its.target.clone(), its.policy.clone()), count);
-                }
-            }
-            all
-        });
-        let mut new: BTreeMap<_, usize> = BTreeMap::new();
-        let prepared = prepared.instances.iter().map(|its| &its.attachment);
-        for its in prepared.chain([attachment]) {
-            if its.target.owner() == owner && holds(its) {
-                *new.entry((its.target.clone(), its.policy.clone()))
-                    .or_default() += 1;
-            }
-        }
-        let before: usize = held.values().sum();
-        for (place, count) in new {
-            let known = held.entry(place).or_default();
-            *known = count.max(*known);
-        }
-        let after: usize = held.values().sum();
-        let instances = config.policies.instances as usize;
-        let (share, tenants) = share_of_instances(instances);
-        let text = if after > share.max(before) {
-            format!(
-                "the policies of tenant {tenant} would have {after} instances in the daemon, and its share of `policies.instances` = {instances} is {share}: detach some; or an operator raises the setting"
-            )
-        } else if all + after - before > tenants.max(all) {
-            format!(
-                "tenants' policies have {all} instances, which is all but those that are kept of `policies.instances` = {instances}: an operator can raise it"
-            )
-        } else {
-            return Ok(());
-        };
-        Err(Status::new(Code::RESOURCE_EXHAUSTED, text))
     }
 
     /// A version ready to run, with an instance that was created early if there is one.
@@ -305,13 +234,6 @@ impl Control {
             }),
         })
     }
-}
-
-/// How many of so many instances one tenant's policies may hold, and those of all tenants together.
-fn share_of_instances(instances: usize) -> (usize, usize) {
-    let share = (instances / SHARES_OF_INSTANCES).max(LEAST_SHARE_OF_INSTANCES);
-    let kept = (instances / KEPT_INSTANCES).min(MOST_KEPT_INSTANCES);
-    (share, instances - kept)
 }
 
 /// A policy that can't be instantiated is at fault, unless there is no room.

@@ -10,7 +10,7 @@
 //!        │
 //!        ▼
 //!   plan: the new slot, and the content of each place
-//!        load ─▶ fit? ─▶ instantiate                          candidates.rs
+//!        room? ─▶ load ─▶ fit? ─▶ instantiate                 room.rs, candidates.rs
 //!             ─▶ store + audit record                         carry_out.rs; at the start: start.rs
 //!             ─▶ one command per runtime ─▶ in force
 //! ```
@@ -29,6 +29,7 @@ mod desired;
 mod faults;
 mod operator;
 mod orders;
+mod room;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -46,8 +47,7 @@ use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::How;
 
 pub(in crate::control) use approval::{Outcome, Waits};
-pub(in crate::control) use candidates::not_instantiated;
-pub(in crate::control) use candidates::own_isolation;
+pub(in crate::control) use candidates::{not_instantiated, own_isolation};
 pub(in crate::control) use desired::{AtHand, Wish};
 pub(in crate::control) use operator::{Step, attach, detach, end_attachments, step, upgrade};
 pub(in crate::control) use orders::{Attach, GivenOptions, Selected, Upgrade};
