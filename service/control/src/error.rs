@@ -2,7 +2,7 @@
 
 use crate::limits;
 use crate::policy::{Owner, PolicyVersion};
-use crate::slot::{self, SlotError};
+use crate::slot::{Need, SlotError};
 
 /// The kind of a status that the operator gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +72,10 @@ pub enum StoreError {
     NoPolicy { owner: Owner, policy: PolicyVersion },
     #[error("{owner} has no policy {policy:?}")]
     NoPolicyNamed { owner: Owner, policy: String },
-    #[error("{policy} {need} at {place}: {}", way_out(need))]
+    #[error("{policy} {need} at {place}: {}", need.way_out())]
     Needed {
         policy: PolicyVersion,
-        need: &'static str,
+        need: Need,
         place: String,
     },
     #[error("policy {policy:?} of {owner} isn't attached at such a place")]
@@ -266,15 +266,6 @@ fn no_tenant_text(tenant: &str) -> String {
     match tenant {
         "" => "no tenant is named: an operator names one (--tenant NAME)".to_owned(),
         tenant => format!("there is no tenant {tenant:?}"),
-    }
-}
-
-/// What frees a version that a slot needs, see [`Slot::need_of`](crate::slot::Slot::need_of).
-fn way_out(need: &str) -> &'static str {
-    match need {
-        slot::ON_TRIAL => "promote it, or roll it back, first",
-        slot::ROLLBACK_TARGET => "the next upgrade there frees it, or detaching it",
-        _ => "upgrade to another version there, or detach it, first",
     }
 }
 

@@ -42,7 +42,7 @@ pub use model::{
 };
 pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};
-pub use slot::{Candidate, Slot, SlotError, Trial};
+pub use slot::{Candidate, Need, Slot, SlotError, Trial};
 pub use store::{
     AppliedObject, Change, DocumentSet, NewDecision, Snapshot, Store, StoredCredential,
     WantedCredential, changed_values,

@@ -91,9 +91,37 @@ pub enum SlotError {
     NoPrevious { policy: String },
 }
 
-/// Why a slot needs a version, see [`Slot::need_of`].
-pub(crate) const ON_TRIAL: &str = "is on trial";
-pub(crate) const ROLLBACK_TARGET: &str = "is the target of a rollback";
+/// Why a slot needs a version. Shown as the rest of a sentence that begins with the version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It decides.
+    Decides,
+    /// It is on trial.
+    OnTrial,
+    /// It decided before.
+    RollbackTarget,
+}
+
+impl Need {
+    /// What frees the version.
+    pub fn way_out(self) -> &'static str {
+        match self {
+            Need::Decides => "upgrade to another version there, or detach it, first",
+            Need::OnTrial => "promote it, or roll it back, first",
+            Need::RollbackTarget => "the next upgrade there frees it, or detaching it",
+        }
+    }
+}
+
+impl std::fmt::Display for Need {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Need::Decides => "decides",
+            Need::OnTrial => "is on trial",
+            Need::RollbackTarget => "is the target of a rollback",
+        })
+    }
+}
 
 impl Slot {
     /// A slot with the stable version `version`.
@@ -112,17 +140,16 @@ impl Slot {
             .flatten()
     }
 
-    /// Why the slot needs a version, if it does: the rest of a sentence that begins with the
-    /// version.
-    pub fn need_of(&self, version: u32) -> Option<&'static str> {
+    /// Why the slot needs a version, if it does.
+    pub fn need_of(&self, version: u32) -> Option<Need> {
         let is_candidate = self.candidate.is_some_and(|c| c.version == version);
         if self.stable == Some(version) {
-            return Some("decides");
+            return Some(Need::Decides);
         }
         if is_candidate {
-            return Some(ON_TRIAL);
+            return Some(Need::OnTrial);
         }
-        (self.previous == Some(version)).then_some(ROLLBACK_TARGET)
+        (self.previous == Some(version)).then_some(Need::RollbackTarget)
     }
 
     /// Makes `version` decide; or, with a trial, puts it on trial where no version decides yet.
