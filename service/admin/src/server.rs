@@ -665,30 +665,34 @@ macro_rules! method {
     (push $function:ident $method:ident ($request:ty) $response:ident) => {
         type PushPolicyStream = Answers<PushPolicyResponse>;
 
-        fn $function<'life0, 'async_trait>(
-            &'life0 self,
-            request: Request<Streaming<PushPolicyRequest>>,
-        ) -> Method<'async_trait, Answers<PushPolicyResponse>>
-        where
-            'life0: 'async_trait,
-            Self: 'async_trait,
-        {
-            Box::pin(async move {
-                let (sender, service) = (sender(&request)?, self.clone());
-                let pieces = request.into_inner();
-                Ok(Response::new(answers(|steps| {
-                    service.push(sender, pieces, steps)
-                })))
-            })
-        }
+        method! { @received $function (PushPolicyRequest) PushPolicyResponse push }
     };
     (apply $function:ident $method:ident ($request:ty) $response:ident) => {
         type ApplyStateStream = Answers<ApplyStateResponse>;
 
+        method! { @received $function (ApplyStateRequest) ApplyStateResponse apply }
+    };
+    (upgrade $function:ident $method:ident ($request:ty) $response:ident) => {
+        type UpgradeDaemonStream = Answers<UpgradeDaemonResponse>;
+
+        method! { @told $function (UpgradeDaemonRequest) UpgradeDaemonResponse upgrade }
+    };
+    (watch $function:ident $method:ident ($request:ty) $response:ident) => {
+        stream! { $function }
+
+        method! { @told $function ($request) $response watch }
+    };
+    (tap $function:ident $method:ident ($request:ty) $response:ident) => {
+        type TapCallsStream = Answers<TapCallsResponse>;
+
+        method! { @told $function (TapCallsRequest) TapCallsResponse tap }
+    };
+    // A request in pieces, and a stream of answers that a method of the service makes.
+    (@received $function:ident ($request:ty) $response:ident $by:ident) => {
         fn $function<'life0, 'async_trait>(
             &'life0 self,
-            request: Request<Streaming<ApplyStateRequest>>,
-        ) -> Method<'async_trait, Answers<ApplyStateResponse>>
+            request: Request<Streaming<$request>>,
+        ) -> Method<'async_trait, Answers<$response>>
         where
             'life0: 'async_trait,
             Self: 'async_trait,
@@ -696,35 +700,14 @@ macro_rules! method {
             Box::pin(async move {
                 let (sender, service) = (sender(&request)?, self.clone());
                 let pieces = request.into_inner();
-                Ok(Response::new(answers(|steps| {
-                    service.apply(sender, pieces, steps)
+                Ok(Response::new(answers(|responses| {
+                    service.$by(sender, pieces, responses)
                 })))
             })
         }
     };
-    (upgrade $function:ident $method:ident ($request:ty) $response:ident) => {
-        type UpgradeDaemonStream = Answers<UpgradeDaemonResponse>;
-
-        fn $function<'life0, 'async_trait>(
-            &'life0 self,
-            request: Request<UpgradeDaemonRequest>,
-        ) -> Method<'async_trait, Answers<UpgradeDaemonResponse>>
-        where
-            'life0: 'async_trait,
-            Self: 'async_trait,
-        {
-            Box::pin(async move {
-                let (caller, service) = (sender(&request)?.caller, self.clone());
-                let request = short(request.into_inner())?;
-                Ok(Response::new(answers(|steps| {
-                    service.upgrade(caller, request, steps)
-                })))
-            })
-        }
-    };
-    (watch $function:ident $method:ident ($request:ty) $response:ident) => {
-        stream! { $function }
-
+    // The same for a request in one message.
+    (@told $function:ident ($request:ty) $response:ident $by:ident) => {
         fn $function<'life0, 'async_trait>(
             &'life0 self,
             request: Request<$request>,
@@ -736,28 +719,8 @@ macro_rules! method {
             Box::pin(async move {
                 let (caller, service) = (sender(&request)?.caller, self.clone());
                 let request = request.into_inner();
-                Ok(Response::new(answers(|changes| {
-                    service.watch(caller, request, changes)
-                })))
-            })
-        }
-    };
-    (tap $function:ident $method:ident ($request:ty) $response:ident) => {
-        type TapCallsStream = Answers<TapCallsResponse>;
-
-        fn $function<'life0, 'async_trait>(
-            &'life0 self,
-            request: Request<TapCallsRequest>,
-        ) -> Method<'async_trait, Answers<TapCallsResponse>>
-        where
-            'life0: 'async_trait,
-            Self: 'async_trait,
-        {
-            Box::pin(async move {
-                let (caller, service) = (sender(&request)?.caller, self.clone());
-                let request = request.into_inner();
-                Ok(Response::new(answers(|calls| {
-                    service.tap(caller, request, calls)
+                Ok(Response::new(answers(|responses| {
+                    service.$by(caller, request, responses)
                 })))
             })
         }
