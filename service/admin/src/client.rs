@@ -90,12 +90,23 @@ pub struct Remote {
 }
 
 impl Remote {
+    /// Checks the address and the certificates, without a connection.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT, as for [`Client::connect_remotely`].
+    pub fn check(&self) -> Result<(), Status> {
+        self.endpoint().map(drop)
+    }
+
     /// What the connection is made of.
     fn endpoint(&self) -> Result<Endpoint, Status> {
         let invalid = |what: String| Status::new(Code::INVALID_ARGUMENT, what);
         let shown = &self.endpoint;
-        let endpoint = Endpoint::from_shared(shown.clone())
-            .map_err(|error| invalid(format!("{shown:?} isn't an address: {error}")))?;
+        let endpoint = Endpoint::from_shared(shown.clone()).map_err(|error| {
+            invalid(format!(
+                "{shown:?} isn't a daemon's address ({error}): write https://HOST:PORT"
+            ))
+        })?;
         let uri = endpoint.uri();
         let (scheme, host) = (uri.scheme_str(), uri.host().unwrap_or_default());
         if host.is_empty() || uri.port().is_none() || !matches!(uri.path(), "" | "/") {
@@ -133,7 +144,8 @@ impl Remote {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
+/// Whether a host's name or address in a URL is this host's own.
+pub fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost"
         || (address.parse::<std::net::IpAddr>()).is_ok_and(|address| address.is_loopback())

@@ -1,7 +1,6 @@
 //! `tollgate status`, `console`, `prefetch` and `upgrade`: one request to the daemon, and its
 //! report.
 
-use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -249,12 +248,7 @@ fn replace(
         program,
         timeout: timeout.ok(),
     };
-    let is_watched = std::io::stderr().is_terminal();
-    let report = api.upgrade(request, |step| {
-        if let Some(doing) = doing(step).filter(|_| is_watched) {
-            stderr::tell(doing);
-        }
-    })?;
+    let report = api.upgrade(request, |step| stderr::step(doing(step)))?;
     Ok(json_of(Some(report)))
 }
 

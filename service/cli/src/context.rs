@@ -22,9 +22,8 @@ use tollgate_shm_abi::status::Code;
 use crate::api::Remote;
 use crate::failure::Failure;
 use crate::limits::MAX_CONTEXTS_BYTES;
-use crate::output;
-use crate::private_file::Replacement;
 use crate::render::lines;
+use crate::{output, private_file};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
@@ -301,7 +300,7 @@ fn replace(directory: &Path, path: &Path, text: &str) -> Result<(), Failure> {
         let sentence = format!("{} can't be created: {error}", directory.display());
         Failure::new(Failure::code_of(&error), sentence)
     })?;
-    Replacement::of(path)?.with(text)
+    private_file::replace(path, text)
 }
 
 #[cfg(test)]

@@ -1,59 +1,37 @@
 //! Files that only this user can read: contexts, and tokens.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
 use crate::output;
 use crate::stderr::warn;
 
-/// A file that is to be replaced by one that only this user can read. What is there stays until
-/// then.
-#[derive(Debug)]
-pub(crate) struct Replacement {
-    path: PathBuf,
-    new: PathBuf,
-    file: File,
+/// Begins to replace a file by one that only this user can read: creates the new one beside it,
+/// under another name.
+fn begun(path: &Path) -> Result<NamedTempFile, Failure> {
+    let beside = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    NamedTempFile::new_in(beside).map_err(|error| not_written(path, &error))
 }
 
-impl Replacement {
-    /// Begins the replacement: creates the new file beside the other one.
-    pub(crate) fn of(path: &Path) -> Result<Replacement, Failure> {
-        let mut new = path.to_owned().into_os_string();
-        new.push("~");
-        let new = PathBuf::from(new);
-        // Left behind by a command that was killed here.
-        let _absent = std::fs::remove_file(&new);
-        let created = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new);
-        let file = created.map_err(|error| not_written(path, &error))?;
-        let path = path.to_owned();
-        Ok(Replacement { path, new, file })
-    }
-
-    /// Replaces the file by one with this content.
-    pub(crate) fn with(mut self, text: &str) -> Result<(), Failure> {
-        let mut replaced = || {
-            self.file.write_all(text.as_bytes())?;
-            self.file.sync_all()?;
-            std::fs::rename(&self.new, &self.path)
-        };
-        replaced().map_err(|error| not_written(&self.path, &error))
-    }
+/// Ends it: until then, what was there stays.
+fn end(mut new: NamedTempFile, path: &Path, text: &str) -> Result<(), Failure> {
+    let written = new.write_all(text.as_bytes());
+    let written = written.and_then(|()| new.as_file().sync_all());
+    written.map_err(|error| not_written(path, &error))?;
+    let replaced = new.persist(path).map(drop);
+    replaced.map_err(|kept| not_written(path, &kept.error))
 }
 
-impl Drop for Replacement {
-    fn drop(&mut self) {
-        // Not there if it has replaced the other one.
-        let _renamed = std::fs::remove_file(&self.new);
-    }
+/// Replaces a file by one that only this user can read.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Failure> {
+    end(begun(path)?, path, text)
 }
 
 fn not_written(path: &Path, error: &io::Error) -> Failure {
@@ -81,9 +59,9 @@ impl TokenOut {
             output::require_open()?;
             return Ok(format!("{}\n", make()?));
         };
-        let file = Replacement::of(path)?;
+        let new = begun(path)?;
         let line = format!("{}\n", make()?);
-        match file.with(&line) {
+        match end(new, path, &line) {
             Ok(()) => Ok(String::new()),
             Err(failure) => {
                 warn(&format!(

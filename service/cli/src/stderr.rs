@@ -4,7 +4,7 @@
 //! goes on. A token that was typed in the place of another argument isn't shown. `eprintln!` is
 //! denied in this crate: it panics on a failed write.
 
-use std::io::Write;
+use std::io::{IsTerminal as _, Write};
 
 use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::text;
@@ -13,6 +13,13 @@ use tollgate_shm_abi::text;
 pub(crate) fn tell(line: &str) {
     let line = format!("{}\n", text::escape_lines(&without_tokens(line)));
     let _lost = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Tells a step of long work, to a terminal only.
+pub(crate) fn step(doing: Option<impl AsRef<str>>) {
+    if let Some(doing) = doing.filter(|_| std::io::stderr().is_terminal()) {
+        tell(doing.as_ref());
+    }
 }
 
 /// Prints a warning or a note.

@@ -114,14 +114,7 @@ pub(crate) fn tenant(socket: &Path, args: &TenantCommand) -> Result<String, Fail
                 grace: grace.map(sent).transpose()?,
                 keep_sessions: false,
             };
-            out.keep(|| match api()?.ask(request) {
-                Ok(rotated) => Ok(rotated.token),
-                Err(failure) if failure.sentence().contains("has no credential") => Err(failure
-                    .hint(format!(
-                        "tollgate credential add {FIRST_CREDENTIAL} --role owner --tenant {name}"
-                    ))),
-                Err(failure) => Err(failure),
-            })
+            out.keep(|| Ok(api()?.ask(request)?.token))
         }
         Tenant::Remove { name, yes } => remove(&api()?, name, *yes),
         Tenant::Move(wanted) => {

@@ -1,6 +1,5 @@
 //! `tollgate apply`: documents to the daemon, and what they change.
 
-use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use crate::failure::Failure;
 use crate::output::{self, plain};
 use crate::policy::doing;
 use crate::render::lines;
-use crate::stderr::{tell, warn};
+use crate::stderr::{step, warn};
 
 /// How long the daemon may take: it compiles every new module.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -46,7 +45,7 @@ pub(crate) fn apply(socket: &Path, args: &Apply) -> Result<(String, bool), Failu
     if args.prune && !args.dry_run && !args.yes && api.is_operator()? {
         ask(&api, &order)?;
     }
-    let answer = api.apply(order, watched)?;
+    let answer = api.apply(order, |at| step(progress(&at)))?;
     let warnings = answer.warnings.iter();
     warnings.for_each(|warning| warn(&plain(warning)));
     let differs = answer
@@ -71,7 +70,7 @@ fn ask(api: &Api, order: &ApplyOrder) -> Result<(), Failure> {
         contents: order.contents.clone(),
         ..ApplyOrder::default()
     };
-    let changes = api.apply(dry, watched)?.changes;
+    let changes = api.apply(dry, |at| step(progress(&at)))?.changes;
     let ends: Vec<_> = changes
         .iter()
         .filter(|change| is_asked(change))
@@ -92,13 +91,6 @@ fn is_asked(change: &StateChange) -> bool {
     let kinds = ["tenant ", "ceiling ", "default ceiling "];
     change.action() == StateAction::Delete
         && kinds.iter().any(|kind| change.object.starts_with(kind))
-}
-
-/// Tells a step to a terminal.
-fn watched(step: ApplyStateStep) {
-    if let Some(line) = progress(&step).filter(|_| std::io::stderr().is_terminal()) {
-        tell(&line);
-    }
 }
 
 /// What the daemon does, in a line.

@@ -1,6 +1,5 @@
 //! `tollgate policy push`: a module from a file, a registry or rules, to the daemon.
 
-use std::io::IsTerminal as _;
 use std::path::Path;
 
 use prost::Message as _;
@@ -47,12 +46,7 @@ pub(super) fn push(api: &Api, args: &Push) -> Result<String, Failure> {
             .collect(),
         ..PushOrder::default()
     };
-    let is_watched = std::io::stderr().is_terminal();
-    let pushed = api.push(order, |step| {
-        if let Some(doing) = doing(step).filter(|_| is_watched) {
-            stderr::tell(doing);
-        }
-    })?;
+    let pushed = api.push(order, |step| stderr::step(doing(step)))?;
     pushed
         .warnings
         .iter()
