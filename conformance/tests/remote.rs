@@ -95,6 +95,21 @@ impl Hosted {
     }
 }
 
+/// A daemon with this section `[admin]` ends with an error that has these words.
+fn does_not_start(bed: &Testbed, admin: &str, words: &str) {
+    let config = bed.file("bad.toml", format!("[admin]\n{admin}\n"));
+    let socket = bed.path("bad.sock");
+    let args = [
+        "--config",
+        config.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let said = run(&program("tollgated"), args.map(str::to_owned), b"");
+    assert_ne!(said.code, 0, "{said}");
+    assert!(said.err.contains(words), "{words}: {said}");
+}
+
 const SPIFFE: &str = "
 [[admin.certificates]]
 name = 'spiffe://acme.example/ci/*'
@@ -623,20 +638,8 @@ fn a_successor_serves_at_the_same_address() {
     assert_eq!(hosted.at, at);
     assert_eq!(hosted.daemon.status()["admin"], at.to_string());
     // Nobody else gets it, of whichever user.
-    let other = bed.file("other.toml", format!("[admin]\n{admin}"));
-    let socket = bed.path("other.sock");
-    let args = [
-        "--config",
-        other.to_str().unwrap(),
-        "--socket",
-        socket.to_str().unwrap(),
-    ];
-    let refused = run(&program("tollgated"), args.map(str::to_owned), b"");
     let words = format!("can't listen for administration on {at}: ");
-    assert!(
-        refused.code != 0 && refused.err.contains(&words),
-        "{refused}"
-    );
+    does_not_start(&bed, &admin, &words);
     let acme = hosted.daemon.tenant("acme");
     let before = hosted.client(&server.ca, Some(&acme), None).unwrap();
     before.ask(ListPoliciesRequest::default()).unwrap();
@@ -675,17 +678,7 @@ fn a_daemon_that_cant_serve_there_says_why_and_does_not_start() {
             "/none.pem: No such file",
         ),
     ] {
-        let config = bed.file("bad.toml", format!("[admin]\n{admin}\n"));
-        let socket = bed.path("bad.sock");
-        let args = [
-            "--config",
-            config.to_str().unwrap(),
-            "--socket",
-            socket.to_str().unwrap(),
-        ];
-        let said = run(&program("tollgated"), args.map(str::to_owned), b"");
-        assert_ne!(said.code, 0, "{said}");
-        assert!(said.err.contains(words), "{words}: {said}");
+        does_not_start(&bed, &admin, words);
     }
 }
 
