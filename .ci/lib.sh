@@ -4,6 +4,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# What the scripts start is no part of the `make` that started them, and prints nothing about it.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
 STARTED=$SECONDS
 STAGES=0
 TIMES=()
