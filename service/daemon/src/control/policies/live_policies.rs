@@ -225,9 +225,7 @@ impl LivePolicies {
         let attached: Vec<AttachmentId> =
             attachments.live.naming(tenant).map(|(id, _)| id).collect();
         for id in attached {
-            if let Some(live) = attachments.live.get_mut(id) {
-                live.runtime = to;
-            }
+            attachments.live.change(id, |live| live.runtime = to);
         }
     }
 

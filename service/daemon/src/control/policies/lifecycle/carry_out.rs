@@ -187,14 +187,13 @@ impl Control {
                     }
                     continue;
                 };
-                let Some(live) = attachments.live.get_mut(*id) else {
-                    continue;
-                };
-                *live = was.clone();
                 let stable = stables.remove(id).unwrap_or(Place::Keep);
-                let installed = live.installed(*id, stable, Place::Empty);
-                let change = changes.entry(live.runtime).or_default();
-                change.install.push(installed);
+                attachments.live.change(*id, |live| {
+                    *live = was.clone();
+                    let installed = live.installed(*id, stable, Place::Empty);
+                    let change = changes.entry(live.runtime).or_default();
+                    change.install.push(installed);
+                });
             }
             let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
             for (runtime, change) in &mut changes {
@@ -267,10 +266,10 @@ impl Places<'_> {
                     }
                 }
                 for id in ids {
-                    if let Some(live) = attachments.live.get_mut(id) {
+                    attachments.live.change(id, |live| {
                         before.push((id, Some(live.clone())));
                         take_over(live, plan);
-                    }
+                    });
                 }
             }
             Ok(before)

@@ -45,7 +45,7 @@ impl Control {
             Duration::from_secs(config.quarantine_window_s.into()),
         );
         let found = self.policies.change(|attachments| {
-            attachments.live.get_mut(id).map(|live| {
+            attachments.live.change(id, |live| {
                 let broken = live.faults.breaks(now, most, window);
                 let label = format!("{} version {version}", live.label());
                 let options = &live.attachment.options;
@@ -153,9 +153,8 @@ async fn quarantine(
     }
     policies.change(|attachments| {
         for id in attachments.ids_at(&attachment.target, &attachment.policy) {
-            if let Some(live) = attachments.live.get_mut(id) {
-                live.attachment = attachment.clone();
-            }
+            let stored = attachment.clone();
+            attachments.live.change(id, |live| live.attachment = stored);
         }
     });
 }

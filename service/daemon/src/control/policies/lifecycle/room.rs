@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use tollgate_control::{Attachment, Isolation, Party, Target};
+use tollgate_control::{Attachment, Isolation, Target};
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
-use crate::config::Config;
-use crate::control::policies::isolated::isolation_of;
+use crate::control::policies::attachment_index::{AttachmentIndex, Instances};
 use crate::control::state::Control;
 use crate::limits::{
     KEPT_INSTANCES, LEAST_SHARE_OF_INSTANCES, MOST_KEPT_INSTANCES, SHARES_OF_INSTANCES,
@@ -17,14 +16,14 @@ use crate::limits::{
 /// Instances before a change, and after it.
 #[derive(Clone, Copy, Default)]
 struct Counts {
-    before: usize,
-    after: usize,
+    before: Instances,
+    after: Instances,
 }
 
 impl Counts {
     /// Whether a change makes it more than this. What was more before may stay.
-    fn grows_above(self, most: usize) -> bool {
-        self.after > most.max(self.before)
+    fn grows_above(self, most: usize, setting: Isolation) -> bool {
+        self.after.under(setting) > most.max(self.before.under(setting))
     }
 }
 
@@ -42,51 +41,31 @@ impl Control {
         ended: &'a [Attachment],
     ) -> Result<(), Status> {
         let config = self.config();
-        let after = after.map(|its| (place(its), held(&config, its)));
-        let ended = ended.iter().map(|its| (place(its), 0));
-        let is_tenants = |(target, _): &(&Target, &str)| target.party == Party::Tenant;
-        let mut changed: BTreeMap<_, _> = ended.chain(after).collect();
-        changed.retain(|place, _| is_tenants(place));
-        if changed.is_empty() {
-            return Ok(());
-        }
-        let tenants = self.policies.read(|attachments| {
-            let mut changed: BTreeMap<(&Target, &str), usize> = changed;
-            let mut tenants: BTreeMap<String, Counts> = BTreeMap::new();
-            for (_, live) in attachments.live().iter() {
-                let its = &live.attachment;
-                if its.target.party == Party::Tenant {
-                    let counts = tenants.entry(its.target.tenant.clone()).or_default();
-                    let before = held(&config, its);
-                    counts.before += before;
-                    counts.after += changed.remove(&place(its)).unwrap_or(before);
-                }
-            }
-            // What remains is new.
-            for ((target, _), count) in changed {
-                tenants.entry(target.tenant.clone()).or_default().after += count;
-            }
-            tenants
-        });
-        let instances = config.policies.instances as usize;
+        let (setting, instances) = (
+            config.policies.isolation,
+            config.policies.instances as usize,
+        );
+        let after = after.map(|its| (place(its), Instances::of(its)));
+        let ended = ended.iter().map(|its| (place(its), Instances::default()));
+        // The later one of two for a place counts.
+        let changed: BTreeMap<_, _> = ended.chain(after).collect();
+        let (tenants, all) = self
+            .policies
+            .read(|attachments| counted(attachments.live(), &changed));
         let (share, most) = shares(instances);
-        for (tenant, counts) in &tenants {
-            if counts.grows_above(share) {
-                let has = counts.after;
+        for (tenant, counts) in tenants {
+            if counts.grows_above(share, setting) {
+                let has = counts.after.under(setting);
                 let text = format!(
                     "the policies of tenant {tenant} would have {has} instances in the daemon, and its share of `policies.instances` = {instances} is {share}: detach some; or an operator raises the setting"
                 );
                 return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
             }
         }
-        let all = Counts {
-            before: tenants.values().map(|its| its.before).sum(),
-            after: tenants.values().map(|its| its.after).sum(),
-        };
-        if all.grows_above(most) {
+        if all.grows_above(most, setting) {
             let text = format!(
                 "tenants' policies would have {} instances, and {most} of `policies.instances` = {instances} are theirs: an operator can raise the setting",
-                all.after
+                all.after.under(setting)
             );
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
@@ -94,18 +73,38 @@ impl Control {
     }
 }
 
+/// The counts of each tenant that a change concerns, and of all tenants together.
+fn counted<'a>(
+    live: &AttachmentIndex,
+    changed: &BTreeMap<(&'a Target, &'a str), Instances>,
+) -> (BTreeMap<&'a str, Counts>, Counts) {
+    let mut tenants: BTreeMap<&str, Counts> = BTreeMap::new();
+    let mut all = Counts {
+        before: live.instances(),
+        after: live.instances(),
+    };
+    for ((target, policy), after) in changed {
+        let counts = tenants.entry(&target.tenant).or_insert_with(|| {
+            let mut before = Instances::default();
+            for (_, its) in live.naming(&target.tenant) {
+                before += Instances::of(&its.attachment);
+            }
+            let after = before;
+            Counts { before, after }
+        });
+        for counts in [counts, &mut all] {
+            for (_, its) in live.at(target, policy) {
+                counts.after -= Instances::of(&its.attachment);
+            }
+            counts.after += *after;
+        }
+    }
+    (tenants, all)
+}
+
 /// Where an attachment is: at most one of a policy is at a target.
 fn place(attachment: &Attachment) -> (&Target, &str) {
     (&attachment.target, &attachment.policy)
-}
-
-/// The instances that an attachment holds in the daemon: none with an instance per call.
-fn held(config: &Config, attachment: &Attachment) -> usize {
-    if attachment.options.fresh || isolation_of(config, attachment) == Isolation::Process {
-        return 0;
-    }
-    let slot = &attachment.slot;
-    usize::from(slot.stable.is_some()) + usize::from(slot.candidate.is_some())
 }
 
 /// How many of so many instances one tenant's policies may hold, and those of all tenants together.
