@@ -202,6 +202,7 @@ fn a_malformed_block_costs_its_session_and_a_reserved_key_its_call() {
         ("a key that is too long", spoiled(4, 200)),
         ("a value that is too short", spoiled(6, 6)),
         ("a key in capitals", spoiled(8, b'U')),
+        ("a key like an attribute", spoiled(8, b':')),
         ("a value that is no text", spoiled(12, 0)),
         ("half a header", vec![1, 0]),
         ("more than 8 KiB", pairs(1, MAX_METADATA_BYTES)),

@@ -374,6 +374,46 @@ mod metadata {
     }
 }
 
+/// What the daemon knows of who calls.
+mod caller {
+    use super::*;
+
+    #[derive(Default)]
+    struct Door;
+
+    #[policy(name = "door", version = "1")]
+    impl Door {
+        #[request("*", metadata(":application", ":uid"))]
+        fn any(&mut self, call: &mut Any<'_>) -> Verdict<'_> {
+            match (call.caller_application(), call.caller_uid()) {
+                (Some("web"), Some("1000")) => Verdict::Allow,
+                (_, None) => Verdict::deny(Status::UNAUTHENTICATED, "unknown"),
+                _ => Verdict::deny(Status::PERMISSION_DENIED, "another"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_attribute_has_a_getter_of_its_own() {
+        assert!(
+            MANIFEST.contains(r#""metadata":[":application",":uid"]"#),
+            "{MANIFEST}"
+        );
+        let mut desk = Desk::<Door>::new("").unwrap();
+        let mut ask = |caller: &[(&str, &[u8])]| desk.request_with("desk.Desk/Ask", &[], caller);
+        assert_eq!(
+            ask(&[(":application", b"web"), (":uid", b"1000")]),
+            Answer::Allow
+        );
+        let another = Answer::deny(Status::PERMISSION_DENIED, "another");
+        assert_eq!(ask(&[(":application", b"web"), (":uid", b"0")]), another);
+        assert_eq!(
+            ask(&[(":application", b"web")]),
+            Answer::deny(Status::UNAUTHENTICATED, "unknown")
+        );
+    }
+}
+
 /// Keys that the configuration lists are numbered.
 mod configured {
     use super::*;

@@ -13,6 +13,8 @@ use syn::{Error, Ident, LitStr, Result, Token, parenthesized};
 const KEYS_MAX: usize = 16;
 /// The maximum length of a key in bytes.
 const KEY_BYTES_MAX: usize = 128;
+/// What a policy may be shown of who calls, in lists of keys that it reads.
+const ATTRIBUTES: [&str; 6] = [":application", ":gid", ":pid", ":side", ":tenant", ":uid"];
 
 /// A list of keys, or all keys that the configuration lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +54,14 @@ impl Parse for Keys {
 /// Rejects a key that the host would reject.
 fn check(key: &str, before: &[String]) -> std::result::Result<(), String> {
     let allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
-    if !(1..=KEY_BYTES_MAX).contains(&key.len()) || !key.bytes().all(allowed) {
+    if key.starts_with(':') {
+        if !ATTRIBUTES.contains(&key) {
+            let all = ATTRIBUTES.join(" ");
+            return Err(format!(
+                "{key:?} is no attribute of a caller; there are {all}"
+            ));
+        }
+    } else if !(1..=KEY_BYTES_MAX).contains(&key.len()) || !key.bytes().all(allowed) {
         return Err(format!(
             "{key:?} is not a metadata key; a key is 1 to {KEY_BYTES_MAX} of a-z 0-9 - _ ."
         ));
@@ -75,6 +84,19 @@ fn check(key: &str, before: &[String]) -> std::result::Result<(), String> {
 }
 
 impl Keys {
+    /// Keys that a policy changes: attributes can only be read.
+    pub(crate) fn parse_changes(input: ParseStream<'_>) -> Result<Keys> {
+        let at = input.span();
+        let keys = Keys::parse(input)?;
+        match keys.listed().iter().find(|key| key.starts_with(':')) {
+            Some(key) => Err(Error::new(
+                at,
+                format!("{key:?} can't be changed: it is what the daemon knows of the caller"),
+            )),
+            None => Ok(keys),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Keys::Listed(keys) if keys.is_empty())
     }
@@ -140,9 +162,12 @@ impl Keys {
     }
 }
 
-/// The getter of `x-user` is `metadata_x_user()`.
+/// The getter of `x-user` is `metadata_x_user()`, that of the attribute `:uid` is `caller_uid()`.
 fn base_name(key: &str) -> String {
-    format!("metadata_{}", key.replace(['-', '.'], "_"))
+    match key.strip_prefix(':') {
+        Some(name) => format!("caller_{name}"),
+        None => format!("metadata_{}", key.replace(['-', '.'], "_")),
+    }
 }
 
 fn is_binary(key: &str) -> bool {
@@ -151,6 +176,16 @@ fn is_binary(key: &str) -> bool {
 
 fn getter(key: &str, entry: &TokenStream) -> TokenStream {
     let base = Ident::new(&base_name(key), Span::call_site());
+    if key.starts_with(':') {
+        let doc = format!(
+            "The attribute `{key}` of who calls, if the policy may see it and it is known."
+        );
+        return quote! {
+            #[doc = #doc]
+            #[inline]
+            fn #base(&self) -> ::core::option::Option<&'a str> { self.call.values(#entry).first_text() }
+        };
+    }
     let values = format_ident!("{base}_values");
     let (ty, first) = match is_binary(key) {
         true => (quote!([u8]), quote!(first)),

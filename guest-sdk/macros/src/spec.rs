@@ -267,7 +267,7 @@ impl HookArguments {
                     "reads" => arguments.reads = fields(input, reads)?,
                     "changes" => arguments.changes = fields(input, changes)?,
                     "metadata" => arguments.metadata = input.parse()?,
-                    "metadata_changes" => arguments.metadata_changes = input.parse()?,
+                    "metadata_changes" => arguments.metadata_changes = Keys::parse_changes(input)?,
                     _ => {
                         return Err(Error::new(
                             key.span(),

@@ -38,6 +38,14 @@ fn a_wrong_name_is_an_error_that_names_it_and_what_there_is() {
             "\"grpc-timeout\" is reserved for the daemon, like all keys that begin with grpc- or tollgate-",
         ),
         (
+            r#"#[request("*", metadata(":user"))]"#,
+            "\":user\" is no attribute of a caller; there are :application :gid :pid :side :tenant :uid",
+        ),
+        (
+            r#"#[request("*", metadata_changes("a", ":uid"))]"#,
+            "\":uid\" can't be changed: it is what the daemon knows of the caller",
+        ),
+        (
             r#"#[request("*", metadata("a", "b", "a"))]"#,
             "\"a\" is listed twice",
         ),

@@ -257,14 +257,15 @@ impl Evaluation {
         matches!(self.decision, Decision::Wanted)
     }
 
-    /// Upper bound for the view of the fields and the metadata, in bytes.
+    /// Upper bound for the view of the fields, the metadata and the caller's attributes, in bytes.
     #[inline]
     pub(crate) fn view_max(&self, input: &PolicyInput) -> usize {
         let fields = input.projector.fixed_len() + self.message.evaluated().0.len();
         if input.shown.is_empty() {
             return fields.min(VIEW_BYTES);
         }
-        (fields + self.metadata().as_bytes().len()).min(VIEW_BYTES)
+        let keys = self.metadata().as_bytes().len() + input.shown.attribute_bytes();
+        (fields + keys).min(VIEW_BYTES)
     }
 
     /// Writes what `input` shows of the call. Returns its length.

@@ -10,8 +10,8 @@ use tollgate_marshal::Patch;
 use tollgate_policy_host::compat::{Body as Grant, CompatDescription};
 use tollgate_policy_host::isolated::{InstanceHandle, PostError};
 use tollgate_policy_host::{
-    Capabilities, CompatInstance, Hook, Instance, LoadError, Policy, Setup, SharedState, ShownKeys,
-    TenantLimits,
+    Attributes, Capabilities, CompatInstance, Hook, Instance, LoadError, Policy, Setup,
+    SharedState, ShownKeys, TenantLimits,
 };
 use tollgate_schema::{Kind, Layouts};
 
@@ -64,12 +64,23 @@ pub struct PolicyInput {
     pub method: u32,
     /// Writes the view.
     pub projector: Arc<LazyProjector>,
-    /// The metadata that follows in its view.
+    /// The metadata and the caller's attributes that follow in its view.
     pub shown: Arc<ShownKeys>,
     /// What it may change; `None`: nothing.
     pub patch: Option<Arc<Patcher>>,
     /// Replaces the view if the module was made for another host.
     pub compat: Option<Arc<CompatInput>>,
+}
+
+impl PolicyInput {
+    /// The same for calls of a caller with these attributes.
+    #[must_use]
+    pub fn to_calls_of(mut self, caller: &Attributes) -> PolicyInput {
+        if let Some(shown) = self.shown.to_calls_of(caller) {
+            self.shown = Arc::new(shown);
+        }
+        self
+    }
 }
 
 /// The fields and the metadata of a message that a version may change.

@@ -44,9 +44,10 @@ impl std::error::Error for ViewError {}
 
 impl Sample {
     /// The largest size of a view of this message, in bytes.
-    pub fn view_max(&self, projector: &Projector) -> usize {
+    pub fn view_max(&self, projector: &Projector, shown: &ShownKeys) -> usize {
         let fixed = projector.projection().fixed_len();
-        (fixed + self.block.len() + self.metadata.as_bytes().len()).min(MAX_VIEW)
+        let keys = self.metadata.as_bytes().len() + shown.attribute_bytes();
+        (fixed + self.block.len() + keys).min(MAX_VIEW)
     }
 
     /// Writes the view, and returns its length in bytes.

@@ -302,6 +302,12 @@ pub(crate) enum ManifestError {
         "lists {key:?} in {what}; keys that begin with grpc- or tollgate- are the daemon's own"
     )]
     ReservedKey { key: String, what: String },
+    #[error("lists {key:?} in {what}: {why}")]
+    Attribute {
+        key: String,
+        what: String,
+        why: String,
+    },
     #[error(
         "lists {item:?} among the {list} of {pattern}, but doesn't declare the capability change"
     )]

@@ -45,6 +45,7 @@ pub mod isolated;
 // The one `unsafe` call: loading machine code from a compile worker.
 #[allow(unsafe_code)]
 mod artifact;
+mod attributes;
 mod batch;
 mod budget;
 mod cache;
@@ -86,6 +87,7 @@ mod verdict;
 mod wasi;
 pub mod worker;
 
+pub use attributes::{ATTRIBUTES, Attributes, UnknownAttribute, is_attribute};
 pub use batch::{Batch, Filling};
 pub use capabilities::{Capabilities, UnknownCapability};
 pub use compat::{CompatCall, CompatChange, CompatInstance, CompatVerdict, KeyChange, Shown};

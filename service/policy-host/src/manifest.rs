@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
+use crate::attributes::{ATTRIBUTES, is_attribute};
 use crate::compat::{Abi, CompatDescription};
 use crate::error::ManifestError;
 use crate::fields::{Absent, CONFIGURED, FieldItem, FieldList, FieldTypes, Scope, is_pattern};
@@ -392,7 +393,7 @@ impl Manifest {
                 if list.iter().any(|key| key == CONFIGURED) {
                     return Err(ManifestError::ConfiguredTwice { list: name });
                 }
-                check_keys(&format!("{name:?}"), list)?;
+                check_keys(name, &format!("{name:?}"), list)?;
             }
             for name in FIELD_LISTS {
                 let (list, max) = entry.field_list_mut(name);
@@ -578,7 +579,7 @@ fn check_method(entry: &Method, may_change: bool) -> Result<(), ManifestError> {
     let lists = entry.key_lists().into_iter();
     lists
         .filter(|(_, keys)| !is_configured(keys))
-        .try_for_each(|(what, keys)| check_keys(&format!("{what} of {pattern}"), keys))
+        .try_for_each(|(what, keys)| check_keys(what, &format!("{what} of {pattern}"), keys))
 }
 
 fn is_configured(keys: &[String]) -> bool {
@@ -586,15 +587,34 @@ fn is_configured(keys: &[String]) -> bool {
 }
 
 /// Checks that a policy may name these metadata keys.
-fn check_keys(what: &str, keys: &[String]) -> Result<(), ManifestError> {
+/// The list's name says whether the policy changes them: attributes can only be read.
+fn check_keys(list: &str, what: &str, keys: &[String]) -> Result<(), ManifestError> {
     check_list(what, keys.iter(), 0..=limits::METADATA_KEYS)?;
     for key in keys {
         let what = || what.to_owned();
+        if is_attribute(key) {
+            check_attribute(list, key).map_err(|why| {
+                let (key, what) = (key.clone(), what());
+                ManifestError::Attribute { key, what, why }
+            })?;
+            continue;
+        }
         check_key(key.as_bytes()).map_err(|why| ManifestError::Key { what: what(), why })?;
         if is_reserved(key) {
             let key = key.clone();
             return Err(ManifestError::ReservedKey { key, what: what() });
         }
+    }
+    Ok(())
+}
+
+fn check_attribute(list: &str, key: &str) -> Result<(), String> {
+    if list.ends_with("_changes") {
+        return Err("policies can't change what the daemon knows of a caller".to_owned());
+    }
+    if !ATTRIBUTES.contains(&key) {
+        let all = ATTRIBUTES.join(" ");
+        return Err(format!("the attributes of a caller are {all}"));
     }
     Ok(())
 }

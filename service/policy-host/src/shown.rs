@@ -7,34 +7,83 @@
 //! ```
 //!
 //! A key that isn't granted is never compared with the call's keys: its entry stays zero, so the
-//! policy sees no such key.
+//! policy sees no such key. An attribute's entry has the value that the caller of the chain has.
 
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 
-use crate::{Hook, KeyChange, MetadataChange, Method};
+use crate::attributes::is_attribute;
+use crate::{Attributes, Hook, KeyChange, MetadataChange, Method};
 
 /// Bytes of a view before its entries, and of one entry.
 const HEADER_BYTES: usize = 8;
 const ENTRY_BYTES: usize = 16;
+/// Bytes of a value's length.
+const LENGTH_BYTES: usize = 4;
 
 /// The metadata keys of a view: the declared ones, with grants applied.
 #[derive(Clone, Debug, Default)]
 pub struct ShownKeys {
     /// Offset of the first key's entry.
     first: usize,
-    /// `None`: not granted.
-    keys: Box<[Option<Box<str>>]>,
+    keys: Box<[KeyEntry]>,
+    /// Bytes that the values of attributes take in a view.
+    attribute_bytes: usize,
+}
+
+/// What a key's entry shows.
+#[derive(Clone, Debug)]
+enum KeyEntry {
+    /// Not granted, or an attribute that isn't known.
+    Nothing,
+    /// The values of a metadata key.
+    Key(Box<str>),
+    /// An attribute of the caller.
+    Attribute {
+        name: Box<str>,
+        value: Option<Box<str>>,
+    },
 }
 
 impl ShownKeys {
     /// The keys of a manifest's entry at this hook.
     pub fn new(method: &Method, hook: Hook, granted: impl Fn(&str) -> bool) -> ShownKeys {
         let keys = method.metadata(hook).iter();
-        let shown = keys.map(|key| granted(key).then(|| key.as_str().into()));
+        let shown = keys.map(|key| match granted(key) {
+            false => KeyEntry::Nothing,
+            true if is_attribute(key) => KeyEntry::Attribute {
+                name: key.as_str().into(),
+                value: None,
+            },
+            true => KeyEntry::Key(key.as_str().into()),
+        });
         ShownKeys {
             first: HEADER_BYTES + method.fields(hook).len() * ENTRY_BYTES,
             keys: shown.collect(),
+            attribute_bytes: 0,
         }
+    }
+
+    /// The same for calls of a caller with these attributes; `None`: no attribute is shown, so they
+    /// are the same for all callers.
+    pub fn to_calls_of(&self, caller: &Attributes) -> Option<ShownKeys> {
+        let is_attribute = |shown: &KeyEntry| matches!(shown, KeyEntry::Attribute { .. });
+        if !self.keys.iter().any(is_attribute) {
+            return None;
+        }
+        let mut its = self.clone();
+        for shown in &mut its.keys {
+            if let KeyEntry::Attribute { name, value } = shown {
+                *value = caller.get(name).map(Into::into);
+                its.attribute_bytes += value.as_ref().map_or(0, |value| LENGTH_BYTES + value.len());
+            }
+        }
+        Some(its)
+    }
+
+    /// Bytes that attributes take in a view, beside the call's own metadata.
+    #[inline]
+    pub fn attribute_bytes(&self) -> usize {
+        self.attribute_bytes
     }
 
     /// The number of spare entries that the projector must leave.
@@ -51,16 +100,23 @@ impl ShownKeys {
 
     /// Fills in the entries of a view of `len` bytes, and appends the values; returns the view's
     /// new length. `None`: not enough room. A call's metadata takes at most as many bytes in a view
-    /// as in its block.
+    /// as in its block, and [`ShownKeys::attribute_bytes`] come on top.
     pub fn write(&self, metadata: Metadata<'_>, view: &mut [u8], len: usize) -> Option<usize> {
         let mut end = len;
         for (key, at) in self.keys.iter().zip((self.first..).step_by(ENTRY_BYTES)) {
-            let Some(key) = key else { continue };
             let (begin, mut count) = (end, 0u32);
-            for value in metadata.get_all(key) {
+            let mut show = |value: &[u8]| {
                 end = append(view, end, &(value.len() as u32).to_le_bytes())?;
                 end = append(view, end, value)?;
                 count += 1;
+                Some(())
+            };
+            match key {
+                KeyEntry::Nothing => {}
+                KeyEntry::Key(key) => metadata.get_all(key).try_for_each(&mut show)?,
+                KeyEntry::Attribute { value, .. } => {
+                    value.iter().try_for_each(|value| show(value.as_bytes()))?;
+                }
             }
             if count > 0 {
                 let entry = view.get_mut(at..)?.first_chunk_mut::<ENTRY_BYTES>()?;
@@ -145,7 +201,14 @@ mod tests {
     fn shown(keys: &[Option<&str>]) -> ShownKeys {
         ShownKeys {
             first: HEADER_BYTES + ENTRY_BYTES,
-            keys: keys.iter().map(|key| key.map(Into::into)).collect(),
+            keys: keys
+                .iter()
+                .map(|key| match key {
+                    None => KeyEntry::Nothing,
+                    Some(key) => KeyEntry::Key((*key).into()),
+                })
+                .collect(),
+            attribute_bytes: 0,
         }
     }
 
@@ -201,6 +264,54 @@ mod tests {
         }
         assert_eq!(view(&keys, &metadata, whole).unwrap().len(), whole);
         assert!(whole - fixed <= metadata.as_bytes().len());
+    }
+
+    #[test]
+    fn attributes_are_the_callers_whatever_the_metadata_says() {
+        let attribute = |name: &str| KeyEntry::Attribute {
+            name: name.into(),
+            value: None,
+        };
+        let shown = ShownKeys {
+            first: HEADER_BYTES,
+            keys: [
+                attribute(":uid"),
+                KeyEntry::Key("k".into()),
+                attribute(":application"),
+            ]
+            .into(),
+            attribute_bytes: 0,
+        };
+        let mut caller = Attributes::default();
+        assert!(caller.set(":uid", "1000"));
+        assert!(!caller.set(":colour", "red"));
+        let its = shown.to_calls_of(&caller).unwrap();
+        let metadata = block(&[("uid", b"0"), ("k", b"v"), ("application", b"root")]);
+        let fixed = HEADER_BYTES + 3 * ENTRY_BYTES;
+        let whole = fixed + its.attribute_bytes() + 4 + 1;
+        let mut view = vec![0; whole];
+        assert_eq!(
+            its.write(metadata.view(), &mut view[..whole - 1], fixed),
+            None
+        );
+        assert_eq!(its.write(metadata.view(), &mut view, fixed), Some(whole));
+        assert_eq!(view[fixed..], *b"\x04\0\0\x001000\x01\0\0\0v");
+        let counts: Vec<u8> = view[HEADER_BYTES..fixed]
+            .iter()
+            .step_by(ENTRY_BYTES)
+            .copied()
+            .collect();
+        assert_eq!(counts, [1, 1, 0], "an unknown attribute is absent");
+        // Nothing is known of the caller.
+        assert_eq!(
+            shown.write(metadata.view(), &mut view, fixed),
+            Some(fixed + 4 + 1)
+        );
+        assert!(
+            self::shown(&[Some("k"), None])
+                .to_calls_of(&caller)
+                .is_none()
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::ops::{
 };
 use crate::parse::{Arithmetic, Comparison, Kind, Macro, Node, Quantifier};
 use crate::scope::{Message, Resolved, Types};
-use crate::types::{Const, List, NAMES, Type};
+use crate::types::{CALLER, Const, List, NAMES, Type};
 use crate::usage::Usage;
 
 /// What a macro's name stands for.
@@ -181,6 +181,11 @@ impl<'a> Checker<'a> {
         match first {
             "request" | "reply" => self.field(&path),
             "metadata" if path.len() > 1 => self.metadata(path[1].0, &key_of(&path)),
+            "caller" if path.len() == 2 => self.caller(path[1].0, path[1].1),
+            "caller" => fail(
+                at,
+                format!("caller has the fields {}; name one", CALLER.join(", ")),
+            ),
             "method" if path.len() == 1 => self.method_name(at),
             "now" if path.len() == 1 => {
                 self.usage.uses_clock = true;
@@ -204,9 +209,10 @@ impl<'a> Checker<'a> {
     }
 
     fn unknown_name(&self, at: usize, name: &str) -> ErrorAt {
-        if ["caller", "source", "peer", "auth", "identity"].contains(&name) {
+        if ["source", "peer", "auth", "identity"].contains(&name) {
             let text = format!(
-                "{name:?}: rules can't know who calls yet; no view of the policy ABI has a caller's attributes"
+                "nothing is named {name:?}; who calls is caller, with {}",
+                CALLER.join(", ")
             );
             return ErrorAt::new(at, text);
         }
@@ -282,6 +288,32 @@ impl<'a> Checker<'a> {
         ))
     }
 
+    /// `caller.uid`, a text: an attribute, which is among the metadata keys that a policy reads.
+    fn caller(&mut self, at: usize, name: &str) -> Result<Typed, ErrorAt> {
+        let key = self.attribute(at, name)?;
+        Ok(Typed::new(
+            Type::String,
+            true,
+            Op::OnlyValue {
+                key,
+                none: format!("caller.{name} isn't known"),
+                many: format!("caller.{name} has several values"),
+            },
+        ))
+    }
+
+    fn attribute(&mut self, at: usize, name: &str) -> Result<usize, ErrorAt> {
+        if !CALLER.contains(&name) {
+            let meant = did_you_mean(name, CALLER.iter().copied());
+            let (name, all) = (shown(name), CALLER.join(", "));
+            return fail(
+                at,
+                format!("caller has no field {name}; it has {all}{meant}"),
+            );
+        }
+        self.usage.key(at, &format!(":{name}"))
+    }
+
     fn key(&mut self, at: usize, key: &str) -> Result<(usize, String, Type), ErrorAt> {
         let value = key.to_owned();
         let word = metadata_key(Word { at, value })?;
@@ -304,10 +336,14 @@ impl<'a> Checker<'a> {
             let (key, ..) = self.key(at, &key_of(&path))?;
             return Ok(present(Entry::Key(key)));
         }
+        if let [(_, "caller"), (at, name)] = path[..] {
+            let key = self.attribute(at, name)?;
+            return Ok(present(Entry::Key(key)));
+        }
         if !["request", "reply"].contains(&path[0].1) {
             return fail(
                 at,
-                "has() takes a field such as request.a.b, or metadata.key",
+                "has() takes a field such as request.a.b, metadata.key, or caller.uid",
             );
         }
         match self.resolve(&path)? {

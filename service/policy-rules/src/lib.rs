@@ -40,6 +40,7 @@ use tollgate_schema::Schema;
 
 pub use error::RulesError;
 pub use summary::{Compiled, ReadRule};
+pub use types::CALLER;
 
 /// What a file of rules is compiled with.
 #[derive(Clone, Copy, Debug, Default)]

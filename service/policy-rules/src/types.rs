@@ -7,11 +7,15 @@ use std::sync::Arc;
 pub(crate) const NAMES: &[&str] = &[
     "request",
     "reply",
+    "caller",
     "metadata",
     "metadata_values",
     "method",
     "now",
 ];
+
+/// The fields of `caller`, which are texts: attributes of the policy ABI, without their colons.
+pub const CALLER: &[&str] = &["application", "gid", "pid", "side", "tenant", "uid"];
 
 /// The type of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -85,7 +85,7 @@ pub fn bench_cases<'a>(
             block: target.block(&case.message).map_err(|e| case.error(e))?,
             metadata: case.metadata.clone(),
         };
-        let mut view = vec![0; message.view_max(&entry.projector)];
+        let mut view = vec![0; message.view_max(&entry.projector, &entry.shown)];
         let len = target.project(entry, &message, &mut view);
         view.truncate(len.map_err(|e| case.error(e))?);
         subjects.push(Subject {

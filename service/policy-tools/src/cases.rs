@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
-use tollgate_policy_host::Hook;
+use tollgate_policy_host::{Attributes, Hook, UnknownAttribute};
 use tollgate_shm_abi::metadata::{MetadataBuf, MetadataError, is_binary};
 use tollgate_shm_abi::status::Code;
 
@@ -73,6 +73,8 @@ pub struct Case {
     pub message: Value,
     /// The call's metadata.
     pub metadata: MetadataBuf,
+    /// What is known of the caller.
+    pub caller: Attributes,
     /// How often the policy is evaluated; every verdict has to match.
     pub repeat: u32,
     /// How far the clock advances before the first time.
@@ -144,6 +146,8 @@ struct RawCase {
     reply: Option<Value>,
     #[serde(default)]
     metadata: RawMetadata,
+    #[serde(default)]
+    caller: BTreeMap<String, String>,
     #[serde(default = "once")]
     repeat: u32,
     #[serde(default)]
@@ -168,6 +172,8 @@ struct RawExpect {
 /// What is wrong with a case: the rest of a sentence about it.
 #[derive(Debug, thiserror::Error)]
 enum CaseError {
+    #[error("`caller`: {0}")]
+    Caller(#[from] UnknownAttribute),
     #[error(transparent)]
     Keys(serde_json::Error),
     #[error("has both `request` and `reply`")]
@@ -363,6 +369,7 @@ impl RawCase {
             number,
             expect: self.expect.check(hook)?,
             metadata: self.metadata.block()?,
+            caller: Attributes::of(&self.caller)?,
             name: self.name,
             service,
             method,

@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
             self.instance = None;
         }
         let instance = self.instance()?;
-        let max = message.view_max(&entry.projector);
+        let max = message.view_max(&entry.projector, &entry.shown);
         let verdict = instance.evaluate(target.hook, entry.method, max, |view| {
             target.project(entry, message, view)
         });

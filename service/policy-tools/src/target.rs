@@ -36,7 +36,7 @@ pub(crate) struct Entry {
     pub(crate) method: u32,
     pub(crate) projector: Projector,
     patcher: Patcher,
-    shown: ShownKeys,
+    pub(crate) shown: ShownKeys,
 }
 
 impl Target {
@@ -120,6 +120,7 @@ impl Entry {
             let listed = grant.metadata.as_ref();
             listed.is_none_or(|keys| keys.iter().any(|granted| granted == key))
         });
+        let shown = shown.to_calls_of(&case.caller).unwrap_or(shown);
         let its = fields::resolve((layouts, id), (manifest, method), hook, granted);
         let Fields::Of { reads, changes } = its.map_err(misfit)? else {
             return Ok(None);

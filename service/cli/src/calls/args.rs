@@ -34,6 +34,10 @@ pub(crate) struct Explain {
     /// same key
     #[arg(long, value_name = "KEY=VALUE", requires = "method")]
     pub(crate) metadata: Vec<Pair>,
+    /// What is known of the caller: application, uid, gid or pid, for policies that are shown it.
+    /// Repeat for more
+    #[arg(long, value_name = "NAME=VALUE", requires = "method", value_parser = named)]
+    pub(crate) caller: Vec<(String, String)>,
     /// The schema, if no application has bound the service: a .proto file, a directory of them, or
     /// a serialized descriptor set
     #[arg(long, value_name = "PATH", requires = "method")]
@@ -110,6 +114,13 @@ impl FromStr for Watched {
             method: Some(method),
         })
     }
+}
+
+/// An attribute's name and value; the daemon knows which there are.
+fn named(text: &str) -> Result<(String, String), String> {
+    let named = text.split_once('=');
+    let (name, value) = named.ok_or("it isn't NAME=VALUE, such as uid=1000")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// A positive number.

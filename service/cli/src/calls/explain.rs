@@ -29,6 +29,7 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
         side: side(args.side).into(),
         is_reply: args.reply,
         metadata: metadata::collect(&args.metadata)?.into_bytes(),
+        caller: args.caller.iter().cloned().collect(),
         ..about(api.tenant(args.tenant.as_deref())?, method)
     };
     if !args.proto.is_empty() {

@@ -448,6 +448,14 @@ fn garbled_manifests_are_explained() {
             "lists \"grpc-timeout\" in metadata of a.B/C; keys that begin with grpc- or tollgate- are",
         ),
         (
+            &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\":colour\"]"),
+            "lists \":colour\" in metadata of a.B/C: the attributes of a caller are :application :gid :pid",
+        ),
+        (
+            &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\":uid\",\":uid\"]"),
+            "lists \":uid\" twice in metadata",
+        ),
+        (
             &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\"x\",\"*\"]"),
             "the metadata key \"*\" has the byte 0x2a",
         ),
@@ -600,10 +608,10 @@ fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
         ..Parts::default()
     };
     let policy = policy.load().unwrap();
-    let config = br#"{"metadata":["x-a","x-b"],"reply_metadata":["ignored"],"rest":1}"#;
+    let config = br#"{"metadata":["x-a",":uid"],"reply_metadata":["ignored"],"rest":1}"#;
     let configured = policy.configured(Some(config)).unwrap();
     let entry = &configured.manifest().methods()[0];
-    assert_eq!(entry.metadata(Hook::Request), ["x-a", "x-b"]);
+    assert_eq!(entry.metadata(Hook::Request), ["x-a", ":uid"]);
     assert_eq!(entry.metadata(Hook::Reply), ["fixed"]);
     assert_eq!(
         entry.metadata_changes(Hook::Request),
@@ -617,7 +625,7 @@ fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
         let instance = policy.instantiate(&crate::guests::setup(&limits, Some(config)));
         let instance = instance.unwrap();
         let entry = &instance.policy().manifest().methods()[0];
-        assert_eq!(entry.metadata(Hook::Request), ["x-a", "x-b"]);
+        assert_eq!(entry.metadata(Hook::Request), ["x-a", ":uid"]);
     }
     let many: Vec<String> = (0..17).map(|i| format!("k{i}")).collect();
     for (config, expected) in [
@@ -638,6 +646,14 @@ fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
         (
             r#"{"metadata_changes":["A"]}"#,
             "the configuration lists a wrong key in \"metadata_changes\": the metadata key \"A\"",
+        ),
+        (
+            r#"{"metadata_changes":[":uid"]}"#,
+            "lists \":uid\" in \"metadata_changes\": policies can't change what the daemon knows of a caller",
+        ),
+        (
+            r#"{"metadata":[":user"]}"#,
+            "lists \":user\" in \"metadata\": the attributes of a caller are",
         ),
         (
             r#"{"metadata":["tollgate-route"]}"#,

@@ -1,8 +1,9 @@
 //! Expressions: their values, their errors, and what is refused.
 
 use serde_json::{Value, json};
+use tollgate_policy_tools::Seen;
 
-use crate::bed::{Is, evaluate};
+use crate::bed::{Bed, Is, evaluate, rule};
 
 fn request() -> Value {
     json!({
@@ -303,6 +304,33 @@ fn lists_of_constants_are_searched() {
 }
 
 #[test]
+fn who_calls_is_a_text_or_unknown() {
+    let bed = |when: &str| Bed::new(&rule(&format!("when = {when:?}\ndeny = true")));
+    let caller = json!({"application": "batch", "uid": "1000", "side": "client"});
+    for (when, is) in [
+        ("caller.application == 'batch'", true),
+        (
+            "caller.application.startsWith('bat') && int(caller.uid) >= 1000",
+            true,
+        ),
+        ("caller.side == 'server'", false),
+        ("has(caller.uid)", true),
+        ("has(caller.pid)", false),
+        ("caller.uid in ['1', '1000']", true),
+    ] {
+        // What an application says of itself is nothing.
+        let case =
+            json!({"request": {}, "caller": caller, "metadata": {"application": "x", "uid": "1"}});
+        let seen = bed(when).case(&case);
+        assert_eq!(matches!(seen, Seen::Deny { .. }), is, "{when}: {seen:?}");
+    }
+    let Seen::Deny { message, .. } = bed("caller.pid == '1'").case(&json!({"request": {}})) else {
+        panic!("an unknown attribute is an error");
+    };
+    assert!(message.contains("caller.pid isn't known"), "{message}");
+}
+
+#[test]
 fn metadata_has_one_value_or_several() {
     all(
         &Is::True,
@@ -441,13 +469,23 @@ fn what_rules_cannot_do_is_refused_by_its_name() {
     check("has(request.only)", "has() of a test.OnlyOptional");
     check(
         "requst.s == 'a'",
-        "nothing is named \"requst\"; there are request, reply, metadata, metadata_values, method, now; did you mean \"request\"?",
+        "nothing is named \"requst\"; there are request, reply, caller, metadata, metadata_values, method, now; did you mean \"request\"?",
     );
     check(
         "reply.s == 'a'",
         "a rule of the hook request isn't shown the reply",
     );
-    check("caller.name == 'a'", "rules can't know who calls yet");
+    check(
+        "caller.pidd == '1'",
+        "caller has no field \"pidd\"; it has application, gid, pid, side, tenant, uid; did you mean \"pid\"?",
+    );
+    check("caller == 'a'", "caller has the fields application, gid,");
+    check("caller.uid == 0", "int");
+    check(
+        "identity.name == 'a'",
+        "who calls is caller, with application,",
+    );
+    check("metadata[':uid'] == '0'", "has the byte 0x3a");
     check(
         "request.s.startswith('a')",
         "no function is named \"startswith\"",

@@ -606,6 +606,7 @@ impl Handler for Api {
             schema: schema(request.schema),
             message: request.message,
             metadata: request.metadata,
+            caller: request.caller,
         };
         let explained = explain::explain(&self.control, &self.actor, question).await;
         Ok(ExplainCallResponse {

@@ -16,6 +16,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
 use crate::control::answers::Answer;
+use crate::control::apps::callers;
 use crate::control::apps::descriptor_sets::{descriptor_set, intern, one_descriptor};
 use crate::control::apps::fitting;
 use crate::control::apps::names::Names;
@@ -72,7 +73,8 @@ pub(super) async fn bind(
     let policies = &control.policies;
     let generation = policies.generation();
     let misfits = |_: &Status| policies.note_misfit(&open.tenant, &schema, side);
-    let chains = policies.chains_for(runtime, &open.tenant, &schema, side);
+    let caller = callers::on(side, &open.tenant, &open.application);
+    let chains = policies.chains_for(runtime, (&open.tenant, &caller), &schema, side);
     let chains = chains.inspect_err(misfits)?;
     let service = Arc::clone(&schema.service);
     let bind = |bind, chains| {
@@ -114,6 +116,7 @@ pub(super) async fn bind(
         runtime,
         session,
         tenant: open.tenant.clone(),
+        caller,
         schema: Arc::clone(&schema),
         first_handle: bound.first_handle,
         service: bound.service,

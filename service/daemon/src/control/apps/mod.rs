@@ -20,6 +20,7 @@ pub(super) mod applications;
 mod binding;
 #[cfg(feature = "rdma")]
 pub(super) mod by_rdma;
+pub(in crate::control) mod callers;
 pub(super) mod connection;
 pub(super) mod descriptor_sets;
 mod fitting;

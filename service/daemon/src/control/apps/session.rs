@@ -24,6 +24,7 @@ use tollgate_shm_abi::text;
 
 use crate::control::answers::Answer;
 use crate::control::apps::applications::Applications;
+use crate::control::apps::callers::Application;
 use crate::control::apps::sessions::{At, Connected, Sessions};
 use crate::control::apps::{admission, heaps};
 use crate::control::authentication;
@@ -42,12 +43,14 @@ pub(crate) struct Inherited {
     pub(crate) token: Option<TokenDigest>,
     pub(crate) keeps_early_calls: bool,
     pub(crate) receive_heap_bytes: u64,
+    pub(crate) application: Application,
 }
 
 /// The one session of a connection.
 pub(super) struct Open {
     pub(super) at: At,
     pub(super) tenant: String,
+    pub(super) application: Application,
     /// Held for reading during requests about the session; held for writing while its tenant moves.
     pub(super) gate: Arc<RwLock<()>>,
     /// Whether its library keeps calls that arrive before the answer to their bind.
@@ -74,6 +77,7 @@ impl Open {
             token,
             keeps_early_calls,
             receive_heap_bytes,
+            application,
         } = inherited;
         let (end, ended) = oneshot::channel();
         let open = Open {
@@ -82,6 +86,7 @@ impl Open {
             place: apps.admission.go_on(&tenant, DESCRIPTORS_PER_SESSION),
             _heap: apps.heaps.go_on(&tenant, receive_heap_bytes),
             tenant,
+            application,
             keeps_early_calls,
             ended,
         };
@@ -101,6 +106,7 @@ impl Open {
             at: Rc::clone(&self.at),
             socket: Rc::clone(socket),
             tenant: self.tenant.clone(),
+            application: self.application.clone(),
             token,
             keeps_early_calls: self.keeps_early_calls,
         };
@@ -136,8 +142,12 @@ pub(super) async fn open(
     let token = TokenDigest::of(&request.token);
     let peer = socket.get_ref().0.peer();
     let (uid, pid) = peer.map_or((u32::MAX, 0), |peer| (peer.uid, peer.pid));
-    let peer = Peer::Process { uid, pid };
-    let identity = authentication::authenticate(control, &peer, &token).await?;
+    let from = Peer::Process { uid, pid };
+    let identity = authentication::authenticate(control, &from, &token).await?;
+    let application = Application {
+        credential: Some(identity.credential.clone()),
+        process: peer.ok().map(Into::into),
+    };
     let tenant = match identity.owner {
         Owner::Tenant(tenant) if identity.role.opens_sessions() => tenant,
         owner => {
@@ -193,6 +203,7 @@ pub(super) async fn open(
         at: Rc::new(Cell::new((runtime, session))),
         gate: Arc::clone(&gate),
         tenant: tenant.clone(),
+        application,
         keeps_early_calls: request.features & FEATURE_STREAMS != 0,
         ended,
         place,

@@ -14,6 +14,7 @@ use tollgate_control::TokenDigest;
 use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::apps::callers::Application;
 use crate::control::packets::Socket;
 use tollgate_datapath::RuntimeIndex;
 
@@ -30,6 +31,7 @@ pub(crate) struct Connected {
     pub(crate) at: At,
     pub(crate) socket: Rc<Socket>,
     pub(crate) tenant: String,
+    pub(crate) application: Application,
     /// The token that the session ends with; `None`: it ends with its tenant.
     pub(crate) token: Option<TokenDigest>,
     pub(crate) keeps_early_calls: bool,

@@ -13,6 +13,7 @@
 //! Absent on purpose: policies that run in their tenant's process, which must not run here, and
 //! modules of compat ABIs. Both are listed as not asked, and the outcome names them as unknown.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -22,7 +23,8 @@ use tollgate_engine::Status;
 use tollgate_marshal::Program;
 use tollgate_marshal::projection::FieldType;
 use tollgate_policy_host::{
-    Capabilities, Effects, EvaluateError, Hook, LogLine, Method, Setup, TenantLimits, Verdict,
+    Attributes, Capabilities, Effects, EvaluateError, Hook, LogLine, Method, Setup, TenantLimits,
+    Verdict,
 };
 use tollgate_schema::dynamic::{from_json, write_block};
 use tollgate_schema::spelling::did_you_mean;
@@ -31,8 +33,8 @@ use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
-use crate::control::apps::descriptor_sets;
 use crate::control::apps::schemas::BoundSchema;
+use crate::control::apps::{callers, descriptor_sets};
 use crate::control::observe::taps::View;
 use crate::control::observe::watching::{no_method, no_tenant, view_of};
 use crate::control::operators::replay::{Kinds, Names, kinds_in, readable, told};
@@ -91,6 +93,8 @@ pub(crate) struct Question {
     pub(crate) message: Option<String>,
     /// The message's metadata, as a block.
     pub(crate) metadata: Vec<u8>,
+    /// Attributes of the caller by their names without the colon.
+    pub(crate) caller: HashMap<String, String>,
 }
 
 /// Answers one question.
@@ -140,6 +144,7 @@ pub(crate) async fn explain(
             policies.read(|attachments| bound(attachments, &request, &sides))?
         }
     };
+    let caller = Attributes::of(&request.caller).map_err(|error| invalid(error.to_string()))?;
     let methods = &schema.layout.methods;
     let Some(method) = methods.iter().find(|method| method.name == request.method) else {
         let names = methods.iter().map(|method| method.name.as_str());
@@ -153,7 +158,9 @@ pub(crate) async fn explain(
     let found = control.policies.read(|attachments| {
         let (mut found, mut passed) = (Vec::new(), Vec::new());
         for side in &sides {
-            for (live, steps) in attachments.evaluates(runtime, tenant, *side, &schema, method) {
+            let caller = callers::with(caller.clone(), *side, tenant);
+            let of = (tenant, &caller);
+            for (live, steps) in attachments.evaluates(runtime, of, *side, &schema, method) {
                 // The tenant must not learn about the provider's policies.
                 if !is_whole && live.attachment.target.party != Party::Tenant {
                     continue;
@@ -488,11 +495,16 @@ impl Witness {
         };
         let (ask, projector) = (&self.ask, self.ask.projector.projector());
         let mut view = Vec::new();
-        let verdict = instance.evaluate(hook, ask.method, sample.view_max(projector), |out| {
-            let len = sample.write_view(projector, &ask.shown, program, out)?;
-            view.extend_from_slice(&out[..len]);
-            Ok::<_, ViewError>(len)
-        });
+        let verdict = instance.evaluate(
+            hook,
+            ask.method,
+            sample.view_max(projector, &ask.shown),
+            |out| {
+                let len = sample.write_view(projector, &ask.shown, program, out)?;
+                view.extend_from_slice(&out[..len]);
+                Ok::<_, ViewError>(len)
+            },
+        );
         let entry = loaded.policy.manifest().methods().get(ask.method as usize);
         let view = entry.map(|entry| {
             let names = Names {

@@ -389,11 +389,19 @@ fn number(bits: u64, kind: Option<Kind>) -> Value {
     }
 }
 
+/// A metadata key or an attribute, in a view that a person reads.
+fn label(key: &str) -> String {
+    match key.strip_prefix(':') {
+        Some(attribute) => format!("caller {attribute}"),
+        None => format!("metadata {key}"),
+    }
+}
+
 /// The contents of an entry's view, in order: paths of fields, and `metadata KEY`. A view has the
 /// types of fields that a configuration names, so these are other contents.
 fn all_shown(entry: &Method, hook: Hook) -> Vec<String> {
     let keys = entry.metadata(hook).iter();
-    let keys = keys.map(|key| format!("metadata {key}"));
+    let keys = keys.map(|key| label(key));
     let fields = entry.fields(hook).iter().zip(entry.field_types(hook));
     let fields = fields.map(|(path, types)| match types {
         Some(_) => format!("{path} of the configuration"),
@@ -488,7 +496,7 @@ pub(crate) fn readable(view: &[u8], Names { fields, keys }: Names<'_>, kinds: Ki
             values.push(text.chars().take(SHOWN_TEXT).collect::<String>());
         }
         if count > 0 {
-            shown.insert(format!("metadata {key}"), values.into());
+            shown.insert(label(key), values.into());
         }
     }
     Value::Object(shown)

@@ -20,7 +20,7 @@ use tollgate_jit::Projector;
 use tollgate_marshal::ProjectError;
 use tollgate_policy_host::compat::{Body, CompatDescription, EVERY_KEY, covers};
 use tollgate_policy_host::{
-    Capabilities, Hook, Manifest, Method, Policy, SharedState, ShownKeys, StateLimits,
+    Attributes, Capabilities, Hook, Manifest, Method, Policy, SharedState, ShownKeys, StateLimits,
 };
 use tollgate_schema::{MessageId, MethodLayout};
 use tollgate_shm_abi::status::Code;
@@ -131,14 +131,14 @@ impl Attachments {
     pub(crate) fn chains_for(
         &self,
         runtime: RuntimeIndex,
-        tenant: &str,
+        (tenant, caller): (&str, &Attributes),
         schema: &BoundSchema,
         side: Side,
     ) -> Result<Vec<MethodSteps>, Status> {
         let covering = self.covering(runtime, tenant, &schema.layout.name, side);
         let methods = schema.layout.methods.iter();
         methods
-            .map(|method| self.chain_for(tenant, &covering, schema, method))
+            .map(|method| self.chain_for((tenant, caller), &covering, schema, method))
             .collect()
     }
 
@@ -185,7 +185,8 @@ impl Attachments {
         let (tenant, schema) = (misfit.tenant.as_str(), &misfit.schema);
         let service = &schema.layout.name;
         let (live, why) = schema.layout.methods.iter().find_map(|method| {
-            let evaluates = self.evaluates(runtime, tenant, misfit.side, schema, method);
+            let of = (tenant, &Attributes::default());
+            let evaluates = self.evaluates(runtime, of, misfit.side, schema, method);
             evaluates
                 .into_iter()
                 .find_map(|(live, steps)| Some((live, steps.err()?)))
@@ -226,7 +227,8 @@ impl Attachments {
                 .zip(0u16..)
                 .filter(|(method, _)| covered(method))
             {
-                let steps = self.chain_for(&binding.tenant, &covering, &binding.schema, method)?;
+                let of = (binding.tenant.as_str(), &binding.caller);
+                let steps = self.chain_for(of, &covering, &binding.schema, method)?;
                 changed.push((binding.scope(k), steps));
             }
         }
@@ -240,7 +242,7 @@ impl Attachments {
     ) -> Result<Vec<(Scope, MethodSteps)>, Status> {
         let chains = self.chains_for(
             binding.runtime,
-            &binding.tenant,
+            (&binding.tenant, &binding.caller),
             &binding.schema,
             binding.side(),
         )?;
@@ -251,12 +253,12 @@ impl Attachments {
             .collect())
     }
 
-    /// The attachments that evaluate one method's calls of a tenant on one side, in the chain's
-    /// order, each with its steps.
+    /// The attachments that evaluate one method's calls of a tenant's caller on one side, in the
+    /// chain's order, each with its steps.
     pub(crate) fn evaluates(
         &self,
         runtime: RuntimeIndex,
-        tenant: &str,
+        (tenant, caller): (&str, &Attributes),
         side: Side,
         schema: &BoundSchema,
         method: &MethodLayout,
@@ -265,13 +267,13 @@ impl Attachments {
         let covering = covering.into_iter();
         let covering = covering.filter(|(_, live)| live.attachment.target.is_for(&method.name));
         covering
-            .map(|(id, live)| (live, self.steps_of(id, live, schema, method)))
+            .map(|(id, live)| (live, self.steps_of(id, live, caller, schema, method)))
             .collect()
     }
 
     fn chain_for(
         &self,
-        tenant: &str,
+        (tenant, caller): (&str, &Attributes),
         covering: &[(AttachmentId, &LiveAttachment)],
         schema: &BoundSchema,
         method: &MethodLayout,
@@ -283,7 +285,7 @@ impl Attachments {
                 continue;
             }
             let steps = self
-                .steps_of(*id, live, schema, method)
+                .steps_of(*id, live, caller, schema, method)
                 .map_err(|status| match target.party {
                     Party::Tenant => status,
                     // The tenant must not learn about the provider's policies.
@@ -313,6 +315,7 @@ impl Attachments {
         &self,
         id: AttachmentId,
         live: &LiveAttachment,
+        caller: &Attributes,
         schema: &BoundSchema,
         method: &MethodLayout,
     ) -> Result<MethodSteps, Status> {
@@ -325,12 +328,13 @@ impl Attachments {
                 Some(version) => {
                     let attachment = &live.attachment;
                     let work_out = || input_of(attachment, version, schema, method, hook);
-                    self.inputs.of(
+                    let input = self.inputs.of(
                         (attachment, version),
                         (&schema.layout.hash, &method.name),
                         hook,
                         work_out,
-                    )
+                    );
+                    input.map(|input| input.map(|its| its.to_calls_of(caller)))
                 }
                 None => Ok(None),
             };

@@ -17,7 +17,7 @@ use tollgate_datapath::migration::Moved;
 use tollgate_engine::{SessionId, Status};
 use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
-use tollgate_policy_host::SharedState;
+use tollgate_policy_host::{Attributes, SharedState};
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::policies::attachments::Attachments;
@@ -112,12 +112,12 @@ impl LivePolicies {
     pub(in crate::control) fn chains_for(
         &self,
         runtime: RuntimeIndex,
-        tenant: &str,
+        (tenant, caller): (&str, &Attributes),
         schema: &BoundSchema,
         side: Side,
     ) -> Result<Vec<MethodSteps>, Status> {
         let attachments = self.0.borrow();
-        attachments.chains_for(runtime, tenant, schema, side)
+        attachments.chains_for(runtime, (tenant, caller), schema, side)
     }
 
     /// Adds a binding whose chains were made at a [`generation`](Self::generation). Returns its

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_control::{Attachment, OnFault, Owner, Party, Side, Trial};
 use tollgate_engine::{ServiceId, SessionId, chain};
-use tollgate_policy_host::Policy;
+use tollgate_policy_host::{Attributes, Policy};
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::limits::{FAULT_MEMORY, RELOAD_PAUSE};
@@ -142,6 +142,8 @@ pub(crate) struct LiveBinding {
     pub(crate) runtime: RuntimeIndex,
     pub(crate) session: SessionId,
     pub(crate) tenant: String,
+    /// Of who calls through it.
+    pub(crate) caller: Attributes,
     pub(crate) schema: Arc<BoundSchema>,
     pub(crate) first_handle: u32,
     /// Only for servers.

@@ -11,6 +11,7 @@ use tollgate_engine::{LinkId, SessionId, Status};
 use tollgate_shm_abi::blob::BlobError;
 use tollgate_shm_abi::control::{ControlError, ControlSocket, Packet};
 
+use crate::control::apps::callers::Application;
 use crate::control::packets;
 use crate::control::reactor::{Watched, watch};
 use tollgate_datapath::RuntimeIndex;
@@ -164,6 +165,8 @@ pub(super) struct SessionLeft {
     /// The token that the session ends with; `None`: it ends with its tenant.
     pub(in crate::control) token: Option<TokenDigest>,
     pub(in crate::control) keeps_early_calls: bool,
+    #[serde(default)]
+    pub(in crate::control) application: Application,
 }
 
 /// A link. Descriptor: its socket.

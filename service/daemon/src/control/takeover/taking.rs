@@ -1,19 +1,19 @@
 //! The successor's side of a hand-over: it takes the state and continues.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 
 use prost::Message as _;
-use tollgate_control::Owner;
+use tollgate_control::{Owner, Side};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
 use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::apps::turns::Turn;
-use crate::control::apps::{connection, descriptor_sets, session};
+use crate::control::apps::{callers, connection, descriptor_sets, session};
 use crate::control::placement::running::answered;
 use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveBinding;
@@ -176,20 +176,25 @@ fn live(
     bindings: Vec<BindingLeft>,
     sessions: &[(SessionLeft, OwnedFd)],
 ) -> Result<HashMap<RuntimeIndex, Vec<(Scope, MethodSteps)>>, TransferError> {
-    let there: HashSet<_> = sessions
+    let there: HashMap<_, _> = sessions
         .iter()
-        .map(|(left, _)| (left.runtime, left.session))
+        .map(|(left, _)| ((left.runtime, left.session), &left.application))
         .collect();
     let mut chains: HashMap<RuntimeIndex, Vec<_>> = HashMap::new();
     for left in bindings {
-        if !there.contains(&(left.runtime, left.session)) {
+        let Some(application) = there.get(&(left.runtime, left.session)) else {
             continue;
-        }
+        };
         let schema = schemas.of_hash(&left.schema);
         let schema = schema.ok_or(TransferError::NoSchema)?;
+        let side = match left.service {
+            Some(_) => Side::Server,
+            None => Side::Client,
+        };
         let binding = LiveBinding {
             runtime: left.runtime,
             session: left.session,
+            caller: callers::on(side, &left.tenant, application),
             tenant: left.tenant,
             schema,
             first_handle: left.first_handle,
@@ -225,6 +230,7 @@ impl Beginning {
                     tenant: left.tenant,
                     token: left.token,
                     keeps_early_calls: left.keeps_early_calls,
+                    application: left.application,
                     receive_heap_bytes: resumed.heap_bytes,
                 };
                 announce(&socket, &resumed) && connection::go_on(control, socket, inherited).is_ok()

@@ -177,6 +177,7 @@ impl Standstill {
                         tenant: connected.tenant.clone(),
                         token: connected.token,
                         keeps_early_calls: connected.keeps_early_calls,
+                        application: connected.application.clone(),
                     };
                     let socket = connected.socket.get_ref().0.as_fd();
                     io::Result::Ok((left, socket.try_clone_to_owned()?))

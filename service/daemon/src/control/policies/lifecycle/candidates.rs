@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tollgate_control::audit::Actor;
 use tollgate_control::{ALL, Attachment, Ceiling, Isolation, Options, Owner, Target};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Hook, LoadError, Method, Policy};
+use tollgate_policy_host::{Attributes, Hook, LoadError, Method, Policy};
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
@@ -361,7 +361,8 @@ fn fits(
     let target = &live.attachment.target;
     let methods = schema.layout.methods.iter();
     for method in methods.filter(|method| target.is_for(&method.name)) {
-        attachments.steps_of(AttachmentId(0), live, schema, method)?;
+        let caller = Attributes::default();
+        attachments.steps_of(AttachmentId(0), live, &caller, schema, method)?;
     }
     Ok(())
 }
