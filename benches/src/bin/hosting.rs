@@ -21,7 +21,8 @@ use tollgate_admin::{PushOrder, Secret, Status, socket_beside};
 use tollgate_benches::figures::{line, machine_lines, put};
 use tollgate_benches::machine;
 use tollgate_benches::measure::exit;
-use tollgate_conformance::testbed::{Daemon, Options, Testbed, guest_file};
+use tollgate_conformance::process::program;
+use tollgate_conformance::testbed::{Daemon, Options, Testbed, guest_file, proto_file, succeed};
 
 /// Measure what tenants that administer themselves cost.
 #[derive(Debug, Parser)]
@@ -75,14 +76,29 @@ fn hosting(args: &Args) -> Result<(), String> {
     let module = std::fs::read(&module)
         .map_err(|error| format!("{} can't be read: {error}", module.display()))?;
     eprintln!("from a push to a policy that decides");
-    let pushes = pushed(&size, &module).map_err(|status| status.to_string())?;
+    let witness = Pushed {
+        module: &module,
+        // It allows every call.
+        configuration: Some(b"w"),
+        service: SERVICE,
+    };
+    let pushes = pushed(&size, &witness).map_err(|status| status.to_string())?;
+    let compiled = compiled_rules()?;
+    let rules = Pushed {
+        module: &compiled,
+        configuration: None,
+        service: "hotel.Reservation",
+    };
+    let rules = pushed(&size, &rules).map_err(|status| status.to_string())?;
     let mut tenants = Vec::new();
     for &count in size.tenants {
         eprintln!("{count} tenants");
         tenants.push(hosted(&size, count, &module).map_err(|status| status.to_string())?);
     }
-    let results =
-        json!({"run": run, "module_bytes": module.len(), "pushes": pushes, "tenants": tenants});
+    let results = json!({
+        "run": run, "module_bytes": module.len(), "pushes": pushes,
+        "rules_bytes": compiled.len(), "rules": rules, "tenants": tenants,
+    });
     let text = shown(&results);
     if args.record {
         put(&home.join("hosting.json"), &format!("{results:#}\n"))?;
@@ -111,18 +127,51 @@ fn variant(module: &[u8], number: u8) -> Vec<u8> {
     [module, &[0, 3, 1, b'n', number]].concat()
 }
 
+/// A policy that is pushed again and again.
+struct Pushed<'a> {
+    module: &'a [u8],
+    configuration: Option<&'a [u8]>,
+    service: &'a str,
+}
+
+/// The module of a rule about two fields, as `tollgate policy push --rules` sends it.
+fn compiled_rules() -> Result<Vec<u8>, String> {
+    let bed = Testbed::new();
+    let rules = bed.file(
+        "rules.toml",
+        "[[rule]]\nname = \"two fields\"\nmethods = [\"hotel.Reservation/Reserve\"]\n\
+         when = \"request.customer_name == 'Mallory' && request.room_count > 3\"\ndeny = true\n",
+    );
+    let module = bed.path("rules.wasm");
+    let mut compile = std::process::Command::new(program("tollgate"));
+    compile.args(["policy", "rules"]).arg(&rules).arg("--proto");
+    compile
+        .arg(proto_file("hotel.proto"))
+        .arg("-o")
+        .arg(&module);
+    succeed(&mut compile);
+    std::fs::read(&module).map_err(|error| error.to_string())
+}
+
 fn push(client: &Client, tenant: &str, name: &str, module: Vec<u8>) -> Result<u32, Status> {
+    push_with(client, tenant, name, module, Some(b"w"))
+}
+
+fn push_with(
+    client: &Client,
+    tenant: &str,
+    name: &str,
+    module: Vec<u8>,
+    configuration: Option<&[u8]>,
+) -> Result<u32, Status> {
+    let configuration = configuration.map(|its| (PolicyPart::Configuration.into(), its.to_vec()));
+    let module = (PolicyPart::Module.into(), module);
     let order = PushOrder {
         header: PushPolicyHeader {
             owner: Some(owner(tenant)),
             name: name.to_owned(),
         },
-        parts: [
-            (PolicyPart::Module.into(), module),
-            // The policy allows every call.
-            (PolicyPart::Configuration.into(), b"w".to_vec()),
-        ]
-        .into(),
+        parts: configuration.into_iter().chain([module]).collect(),
         ..PushOrder::default()
     };
     Ok(client.push(order, |_step| {})?.version)
@@ -136,12 +185,21 @@ fn owner(tenant: &str) -> Owner {
 }
 
 fn attach(client: &Client, tenant: &str, name: &str, record: u32) -> Result<(), Status> {
+    attach_to(client, (tenant, SERVICE), name, record)
+}
+
+fn attach_to(
+    client: &Client,
+    (tenant, service): (&str, &str),
+    name: &str,
+    record: u32,
+) -> Result<(), Status> {
     let grants = ["change", "delay", "priority", "route"];
     client.ask(AttachPolicyRequest {
         owner: Some(owner(tenant)),
         name: name.to_owned(),
         version: 1,
-        service: SERVICE.to_owned(),
+        service: service.to_owned(),
         side: Side::Client.into(),
         mode: Mode::Enforce.into(),
         options: Some(AttachmentOptions {
@@ -158,17 +216,22 @@ fn attach(client: &Client, tenant: &str, name: &str, record: u32) -> Result<(), 
 
 /// From the push of another version to the answer that it decides on all runtimes: of modules that
 /// have to be compiled, and of known ones.
-fn pushed(size: &Size, module: &[u8]) -> Result<Value, Status> {
+fn pushed(size: &Size, pushed: &Pushed<'_>) -> Result<Value, Status> {
+    let Pushed {
+        module,
+        configuration,
+        service,
+    } = *pushed;
     let bed = Testbed::new();
     let daemon = bed.daemon_with("a", &durable());
     let token = daemon.tenant("acme");
     let tenant = client(&daemon, Some(&token))?;
-    push(&tenant, "", "w", variant(module, u8::MAX))?;
-    attach(&tenant, "", "w", 0)?;
+    push_with(&tenant, "", "w", variant(module, u8::MAX), configuration)?;
+    attach_to(&tenant, ("", service), "w", 0)?;
     let enforce = |module: &[u8]| -> Result<f64, Status> {
         std::thread::sleep(BETWEEN);
         let begun = Instant::now();
-        let version = push(&tenant, "", "w", module.to_vec())?;
+        let version = push_with(&tenant, "", "w", module.to_vec(), configuration)?;
         tenant.ask(UpgradePolicyRequest {
             at: Some(PolicySelection {
                 name: "w".to_owned(),
@@ -267,14 +330,19 @@ fn shown(results: &Value) -> String {
     line(
         &mut text,
         format_args!(
-            "## From a push to a policy that decides\n\nA module of {} bytes replaces a version in force: from the first byte of the push to the answer that the new version decides on all runtimes. *Cold*: the module has to be compiled. *Known*: it was pushed before.\n",
-            results["module_bytes"]
+            "## From a push to a policy that decides\n\nA module of {} bytes, and one of {} bytes that was compiled from a rule about two fields, replace a version in force: from the first byte of the push to the answer that the new version decides on all runtimes. *Cold*: the module has to be compiled. *Known*: it was pushed before.\n",
+            results["module_bytes"], results["rules_bytes"]
         ),
     );
     text += "| | p50, ms | p99, ms | pushes |\n|---|---|---|---|\n";
     let ms = |of: &Value| of.as_f64().map_or("-".to_owned(), |ms| format!("{ms:.1}"));
-    for (what, key) in [("cold", "cold_ms"), ("known", "known_ms")] {
-        let of = &results["pushes"][key];
+    for (what, pushes, key) in [
+        ("module, cold", "pushes", "cold_ms"),
+        ("module, known", "pushes", "known_ms"),
+        ("rules, cold", "rules", "cold_ms"),
+        ("rules, known", "rules", "known_ms"),
+    ] {
+        let of = &results[pushes][key];
         line(
             &mut text,
             format_args!(

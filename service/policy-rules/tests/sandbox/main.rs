@@ -5,6 +5,7 @@
 
 mod bed;
 mod cel_spec;
+mod cost;
 mod differential;
 mod effects;
 mod errors;
