@@ -1092,6 +1092,7 @@ fn populate(bed: &Testbed, daemon: &Daemon, random: &mut Seeded, key: &str) {
                 }));
                 if !method.is_empty() {
                     attachment["method"] = json!(method);
+                    attachment["callers"] = json!(["application=web", "uid=1000", "uid=0"]);
                 }
                 if is_provider && random.below(2) == 0 {
                     attachment["part"] = json!("post");

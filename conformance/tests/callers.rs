@@ -238,6 +238,83 @@ fn an_attribute_that_is_not_granted_is_unknown() {
 }
 
 #[test]
+fn an_attachment_is_for_the_callers_that_it_names() {
+    let house = House::new();
+    let [batch, web] = ["batch", "web"].map(|name| house.application(name));
+    let uid = rustix::process::getuid().as_raw();
+    let pass_of = |callers: &str| {
+        house.deny_when("true", "client", &format!("--callers {callers}"));
+        [&house.token, &batch, &web].map(|token| house.call(token, &[]).code == 0)
+    };
+    assert_eq!(pass_of("application=batch"), [true, false, true]);
+    assert_eq!(
+        pass_of("application=batch,application=web"),
+        [true, false, false]
+    );
+    assert_eq!(
+        pass_of(&format!("application=batch,uid={uid}")),
+        [true, false, true]
+    );
+    assert_eq!(
+        pass_of(&format!("application=batch,uid={}", uid + 1)),
+        [true; 3]
+    );
+    // An open session is concerned at once.
+    let session = Session::open(SessionOptions::new(house.daemon.socket(), &web)).unwrap();
+    let client = EchoClient::new(Channel::new(&session, ""));
+    let echo = || block_on(&session, client.echo(Request::new(EchoMessage::default())));
+    echo().unwrap();
+    assert_eq!(pass_of("application=web"), [true, true, false]);
+    assert_eq!(echo().unwrap_err().code, Code::PERMISSION_DENIED);
+    let explained = |caller: &[&str]| -> Value {
+        let explained = house.explain(caller);
+        passes(&explained);
+        let explained: Value = serde_json::from_str(&explained.out).unwrap();
+        explained["policies"][0].clone()
+    };
+    assert_eq!(explained(&["application=web"])["answer"], "deny");
+    let others = explained(&["application=batch"]);
+    assert_eq!(others["answer"], "unasked");
+    assert_eq!(others["why"], "it is for calls of application=web only");
+    assert_eq!(pass_of("all"), [false; 3]);
+    let attach = |side: &str, callers: &str| {
+        house.daemon.run(&format!(
+            "policy attach gate@1 --tenant acme --service {ECHO} --side {side} --callers {callers}"
+        ))
+    };
+    for (side, callers, sentence) in [
+        (
+            "server",
+            "application=web",
+            "on the server's side, where callers aren't known: attach it with `--side client`",
+        ),
+        (
+            "client",
+            "pid=1",
+            "caller \"pid=1\": callers are chosen by application, gid, uid, not by \"pid\"",
+        ),
+        (
+            "client",
+            "web",
+            "caller \"web\": it isn't NAME=VALUE, such as application=web",
+        ),
+        (
+            "client",
+            "uid=007",
+            "caller \"uid=007\": \"007\" is no number of a user or group",
+        ),
+        ("client", "uid=-1", "\"-1\" is no number"),
+        ("client", "application=", "credential"),
+    ] {
+        let outcome = attach(side, callers);
+        assert_eq!(outcome.code, Code::INVALID_ARGUMENT.0 as i32, "{outcome}");
+        assert!(outcome.err.contains(sentence), "{sentence}: {outcome}");
+    }
+    // Nothing of that was taken.
+    assert_eq!(house.call(&web, &[]).code, Code::PERMISSION_DENIED.0 as i32);
+}
+
+#[test]
 fn a_policy_of_the_catalogue_takes_an_attribute_for_a_key() {
     let house = House::new();
     let batch = house.application("batch");

@@ -16,7 +16,7 @@ use crate::api::{Acting, Api, json_of};
 use crate::failure::Failure;
 use crate::limits::APPROVAL_LOOK;
 use crate::output::{self, plain};
-use crate::render::{lines, outline};
+use crate::render::{flat, lines, outline};
 use crate::stderr;
 
 /// Requests for approval.
@@ -170,7 +170,7 @@ pub(crate) fn approval(socket: &Path, args: &ApprovalCommand) -> Result<String, 
             if let Some(decided) = end(&one) {
                 text += &(decided + "\n");
             }
-            outline(&mut text, 0, &report);
+            text += &changes(&report);
             Ok(text)
         }
         Requests::Withdraw { which } => {
@@ -311,6 +311,45 @@ fn end(one: &Approval) -> Option<String> {
     Some(text)
 }
 
+/// What a request changes: per place what decides there, for whom, and what it is shown; per
+/// version what it is. A report of another form, of another daemon, is an outline.
+fn changes(report: &Value) -> String {
+    let mut text = String::new();
+    let Some(places) = report["changes"].as_array() else {
+        outline(&mut text, 0, report);
+        return text;
+    };
+    for place in places {
+        let effect = place["effect"].as_str();
+        let effect = effect.unwrap_or("nothing decides there that didn't");
+        text += &format!("at {}: {}\n", flat(&place["place"]), plain(effect));
+        let mut options = place["options"].as_object().cloned().unwrap_or_default();
+        for (what, key, default) in [
+            ("for calls of", "callers", "everybody"),
+            ("at the hooks", "hooks", "all declared"),
+            ("shown fields", "fields", "all declared"),
+            ("shown metadata", "metadata", "all declared"),
+            ("capabilities", "capabilities", "state change"),
+        ] {
+            let listed = options.remove(key).filter(|listed| !listed.is_null());
+            let listed = listed.map_or_else(|| default.to_owned(), |listed| flat(&listed));
+            text += &format!("  {what}: {listed}\n");
+        }
+        for (key, value) in options.iter().filter(|(_, value)| !value.is_null()) {
+            text += &format!("  {}: {}\n", plain(&key.replace('_', " ")), flat(value));
+        }
+    }
+    for version in report["versions"].as_array().into_iter().flatten() {
+        let (number, module) = (flat(&version["version"]), flat(&version["module"]));
+        text += &format!("version {number}: module {module}");
+        match version["configuration"].as_str() {
+            Some(digest) => text += &format!(", configuration {}\n", plain(digest)),
+            None => text += ", no configuration\n",
+        }
+    }
+    text
+}
+
 fn as_json(one: &Approval) -> Value {
     let id = one.id.clone().unwrap_or_default();
     let at = |at: &Option<prost_types::Timestamp>| at.as_ref().map(ToString::to_string);
@@ -344,6 +383,24 @@ mod tests {
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_request_shows_who_decides_where_and_what_it_is_shown() {
+        let report = json!({
+            "act": "attach", "policy": "acl",
+            "versions": [{"version": 1, "module": "ab", "configuration": "cd"}, {"version": 2, "module": "ef", "configuration": null}],
+            "changes": [{
+                "place": "client a.B/*", "effect": "acl@1 decides", "slot": {"stable": 1},
+                "options": {"on_fault": "open", "hooks": null, "fields": ["name"], "metadata": [], "callers": ["uid=1"], "capabilities": null, "cpu_us": null},
+            }],
+        });
+        let expected = "at client a.B/*: acl@1 decides\n  for calls of: uid=1\n  at the hooks: all declared\n  \
+            shown fields: name\n  shown metadata: none\n  capabilities: state change\n  on fault: open\n\
+            version 1: module ab, configuration cd\nversion 2: module ef, no configuration\n";
+        assert_eq!(changes(&report), expected);
+        assert_eq!(changes(&json!({"else": 7})), "else 7\n");
+        let _no_panic = changes(&json!({"changes": [3, {"options": []}], "versions": {}}));
     }
 
     #[test]

@@ -89,6 +89,12 @@ pub enum StoreError {
         least: u32,
         most: u32,
     },
+    #[error("caller {caller:?}: {why}")]
+    Caller { caller: String, why: String },
+    #[error(
+        "{target} is on the server's side, where callers aren't known: attach it with `--side client` to choose callers"
+    )]
+    ServersCallers { target: String },
     #[error("there are {count} {what}; the limit is {limit}")]
     TooMany {
         what: &'static str,
@@ -178,6 +184,8 @@ impl StoreError {
             | E::Lifetime { .. }
             | E::NoToken { .. }
             | E::RoleOf { .. }
+            | E::Caller { .. }
+            | E::ServersCallers { .. }
             | E::TooMany { .. } => Cause::Invalid,
             E::Step { .. } | E::Needed { .. } | E::VersionUsed { .. } | E::Decided { .. } => {
                 Cause::State

@@ -226,6 +226,11 @@ pub struct Options {
     /// so that daemons that predate this option can read the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Vec<String>>,
+    /// Whose calls it evaluates, on the client's side: `NAME=VALUE` of `application`, `uid` and
+    /// `gid`. Of one attribute, any value may be the caller's; of several, all have one. None:
+    /// everybody's. Like an absent list of metadata keys, an absent one is omitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub callers: Option<Vec<String>>,
     /// Capabilities in addition to `log` and `metrics`; none: `state` and `change`.
     pub capabilities: Option<Vec<String>>,
     /// CPU time per call in microseconds; none: the daemon's default.
@@ -247,6 +252,7 @@ impl Default for Options {
             hooks: None,
             fields: None,
             metadata: None,
+            callers: None,
             capabilities: None,
             cpu_us: None,
             fresh: false,
@@ -257,7 +263,21 @@ impl Default for Options {
     }
 }
 
+/// The attributes by which an attachment chooses callers.
+const CALLER_ATTRIBUTES: [&str; 3] = ["application", "gid", "uid"];
+
 impl Options {
+    /// Whether the calls of a caller with these attributes are evaluated.
+    pub fn are_for<'a>(&self, attribute: impl Fn(&str) -> Option<&'a str>) -> bool {
+        let callers = self.callers.iter().flatten();
+        let mut wanted = callers.clone().filter_map(|caller| caller.split_once('='));
+        wanted.all(|(name, _)| {
+            let has = attribute(name);
+            let mut values = callers.clone().filter_map(|caller| caller.split_once('='));
+            values.any(|(other, value)| other == name && has == Some(value))
+        })
+    }
+
     /// What it grants: hooks, fields, metadata keys and capabilities.
     fn grants(&self) -> [Option<&[String]>; 4] {
         [
@@ -294,6 +314,7 @@ impl Options {
             ("granted hooks", &self.hooks),
             ("granted fields", &self.fields),
             ("granted metadata keys", &self.metadata),
+            ("callers", &self.callers),
             ("granted capabilities", &self.capabilities),
         ];
         for (what, list) in lists {
@@ -610,7 +631,15 @@ impl Attachment {
     pub fn check(&self) -> Result<(), StoreError> {
         check_target(&self.target)?;
         check_name("policy", &self.policy)?;
-        self.options.check()
+        self.options.check()?;
+        let Some(callers) = &self.options.callers else {
+            return Ok(());
+        };
+        if self.target.side == Side::Server {
+            let target = self.target.to_string();
+            return Err(StoreError::ServersCallers { target });
+        }
+        callers.iter().try_for_each(|caller| check_caller(caller))
     }
 
     /// The slot that it gets in place of its own, under these options. If they grant something
@@ -622,6 +651,25 @@ impl Attachment {
             previous: slot.previous.filter(|_| grants_the_same),
             ..slot
         }
+    }
+}
+
+fn check_caller(caller: &str) -> Result<(), StoreError> {
+    let wrong = |why: String| {
+        let caller = caller.to_owned();
+        Err(StoreError::Caller { caller, why })
+    };
+    match caller.split_once('=') {
+        Some(("application", name)) => check_name("credential", name),
+        Some(("uid" | "gid", number)) => match number.parse::<u32>() {
+            Ok(parsed) if parsed.to_string() == number => Ok(()),
+            _ => wrong(format!("{number:?} is no number of a user or group")),
+        },
+        Some((name, _)) => wrong(format!(
+            "callers are chosen by {}, not by {name:?}",
+            CALLER_ATTRIBUTES.join(", ")
+        )),
+        None => wrong("it isn't NAME=VALUE, such as application=web".to_owned()),
     }
 }
 

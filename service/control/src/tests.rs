@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
@@ -1085,7 +1085,7 @@ fn a_slot_with_its_options_is_kept_as_it_is() {
             .push_policy(ADMIN, &owner("acme"), "acl", b"m", None)
             .unwrap();
     }
-    let mut attachment = at("s", "M", Side::Server, "acl@1");
+    let mut attachment = at("s", "M", Side::Client, "acl@1");
     attachment.slot = Slot {
         stable: Some(2),
         candidate: Some(Candidate {
@@ -1101,6 +1101,7 @@ fn a_slot_with_its_options_is_kept_as_it_is() {
         hooks: Some(vec!["request".to_owned()]),
         fields: Some(vec![]),
         metadata: Some(vec!["x-user".to_owned()]),
+        callers: Some(vec!["uid=7".to_owned()]),
         capabilities: Some(vec!["clock".to_owned()]),
         cpu_us: Some(5),
         fresh: true,
@@ -1113,6 +1114,7 @@ fn a_slot_with_its_options_is_kept_as_it_is() {
     // A daemon that predates metadata reads options without metadata keys.
     let plain = serde_json::to_value(Options::default()).unwrap();
     assert!(plain.get("metadata").is_none(), "{plain}");
+    assert!(plain.get("callers").is_none(), "{plain}");
     for n in 4..40_u32 {
         store
             .push_policy(ADMIN, &owner("acme"), "acl", &n.to_le_bytes(), None)
@@ -1814,6 +1816,13 @@ fn requests_are_bounded_and_their_numbers_are_not_reused() {
 #[test]
 fn more_requests_than_an_answer_has_are_cut() {
     let store = Store::in_memory().unwrap();
+    store.add_tenant(ADMIN, "z").unwrap();
+    let first = NewApproval {
+        tenant: "z".to_owned(),
+        ..asked("first")
+    };
+    let earlier = SystemTime::now() - Duration::from_secs(1);
+    store.ask_approval_at(ADMIN, &first, earlier).unwrap();
     for tenant in 0..=limits::MAX_APPROVALS_SHOWN / limits::MAX_WAITING {
         let tenant = format!("t{tenant}");
         store.add_tenant(ADMIN, &tenant).unwrap();
@@ -1827,6 +1836,7 @@ fn more_requests_than_an_answer_has_are_cut() {
     }
     let (listed, is_cut) = store.approvals(None).unwrap();
     assert_eq!((listed.len(), is_cut), (limits::MAX_APPROVALS_SHOWN, true));
+    assert_eq!(listed[0].tenant, "z", "the oldest, whoever asked");
 }
 
 #[test]
@@ -2033,4 +2043,65 @@ fn sets_of_documents_and_their_objects_have_limits() {
     let many = vec![record(); limits::MAX_CHANGES + 1];
     let refused = store.change_all(&ADMIN, &many).unwrap_err();
     assert!(refused.to_string().contains("40001 changes"), "{refused}");
+}
+
+#[test]
+fn an_attachment_is_for_the_callers_that_it_lists() {
+    let known = |name: &str| match name {
+        "application" => Some("web"),
+        "uid" => Some("7"),
+        _ => None,
+    };
+    let listed = |callers: &[&str]| Options {
+        callers: Some(callers.iter().map(|caller| (*caller).to_owned()).collect()),
+        ..Options::default()
+    };
+    assert!(Options::default().are_for(known));
+    for (callers, is) in [
+        (&["application=web"][..], true),
+        (&["application=batch"], false),
+        (&["application=batch", "application=web"], true),
+        (&["application=web", "uid=7"], true),
+        (&["application=web", "uid=8", "uid=7"], true),
+        (&["application=web", "uid=8"], false),
+        // Unknown is no value.
+        (&["gid=7"], false),
+    ] {
+        assert_eq!(listed(callers).are_for(known), is, "{callers:?}");
+        assert!(!listed(callers).are_for(|_| None), "{callers:?}");
+    }
+    let check = |side, callers: &[&str]| {
+        let mut attachment = at("a.B", "", side, "acl@1");
+        attachment.options = listed(callers);
+        attachment.check()
+    };
+    assert!(
+        check(
+            Side::Client,
+            &["application=web", "uid=0", "gid=4294967295"]
+        )
+        .is_ok()
+    );
+    assert!(check(Side::Server, &["application=web"]).is_err());
+    for wrong in [
+        "",
+        "=",
+        "web",
+        "pid=1",
+        "uid=",
+        "uid=07",
+        "uid=4294967296",
+        "application=A",
+        "tenant=acme",
+    ] {
+        assert!(check(Side::Client, &[wrong]).is_err(), "{wrong}");
+    }
+    let many: Vec<String> = (0..=limits::MAX_GRANTS)
+        .map(|n| format!("uid={n}"))
+        .collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(
+        check(Side::Client, &many).unwrap_err().cause(),
+        Cause::Invalid
+    );
 }

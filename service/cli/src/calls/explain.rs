@@ -176,6 +176,7 @@ fn chain(found: &Value) -> String {
         for (name, field) in [
             ("can't run", "error"),
             ("in quarantine", "quarantine"),
+            ("is for calls of", "callers"),
             ("is shown", "fields"),
             ("of types", "types"),
             ("is shown metadata", "metadata"),

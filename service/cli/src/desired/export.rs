@@ -246,6 +246,7 @@ fn attachment(state: &AttachmentState) -> Attachment {
         hooks: names(options.hooks),
         fields: names(options.fields),
         metadata: names(options.metadata),
+        callers: names(options.callers),
         capabilities: names(options.capabilities),
         cpu_us: options.cpu_us,
         fresh: options.fresh,

@@ -164,6 +164,10 @@ pub(super) struct Attachment {
     /// The metadata keys that it may see; if left out, all declared ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) metadata: Option<Vec<String>>,
+    /// Whose calls it evaluates, on the client's side: `application=NAME` of a credential,
+    /// `uid=NUMBER` or `gid=NUMBER`; if left out, everybody's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) callers: Option<Vec<String>>,
     /// Capabilities in addition to `log` and `metrics`; if left out, `state` and `change`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) capabilities: Option<Vec<String>>,

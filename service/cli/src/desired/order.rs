@@ -456,6 +456,7 @@ fn attachment_state(
         hooks: names(attachment.hooks),
         fields: names(attachment.fields),
         metadata: names(attachment.metadata),
+        callers: names(attachment.callers),
         capabilities: names(attachment.capabilities),
         cpu_us: attachment.cpu_us,
         fresh: attachment.fresh,

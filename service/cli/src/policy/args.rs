@@ -270,6 +270,10 @@ pub(crate) struct Options {
     /// The declared metadata keys that it may see; or none. Initially: all
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     pub(crate) metadata: Option<Vec<String>>,
+    /// Whose calls it evaluates, with --side client: application=NAME of a credential, uid=NUMBER,
+    /// gid=NUMBER; or all. Initially: all
+    #[arg(long, value_name = "CALLERS", value_delimiter = ',')]
+    pub(crate) callers: Option<Vec<String>>,
     /// The declared hooks at which it runs: request, reply, tick. Initially: all
     #[arg(long, value_delimiter = ',')]
     pub(crate) hooks: Option<Vec<String>>,

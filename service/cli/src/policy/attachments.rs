@@ -226,6 +226,13 @@ fn options(options: &Options) -> AttachmentOptions {
         hooks: names(&options.hooks),
         fields: names(&options.fields),
         metadata: names(&options.metadata),
+        callers: options.callers.as_ref().map(|listed| Names {
+            names: listed
+                .iter()
+                .filter(|name| *name != "all")
+                .cloned()
+                .collect(),
+        }),
         capabilities: names(&options.grant),
         cpu_us: options.cpu_us,
         fresh: options.fresh,
@@ -289,6 +296,7 @@ mod tests {
             grant: Some(vec!["none".to_owned()]),
             fields: Some(vec!["a".to_owned(), "b.c".to_owned()]),
             metadata: Some(vec!["x-user".to_owned()]),
+            callers: Some(vec!["all".to_owned()]),
             hooks: None,
             cpu_us: None,
             fresh: None,
@@ -305,5 +313,6 @@ mod tests {
             Some(vec!["x-user".to_owned()])
         );
         assert_eq!((sent.hooks, sent.record), (None, Some(0)));
+        assert_eq!(sent.callers, Some(Names { names: Vec::new() }));
     }
 }

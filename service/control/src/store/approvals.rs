@@ -1,5 +1,6 @@
 //! Requests for an operator's approval.
 
+use std::collections::BinaryHeap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redb::{ReadableTable, WriteTransaction};
@@ -16,6 +17,36 @@ use crate::model::{Attachment, TokenDigest, check_size};
 use crate::policy::Owner;
 use crate::rows::{require_owner, require_owner_in, successor};
 use crate::tables::{APPROVALS, ApprovalKey, ApprovalRow, NEVER, TENANTS};
+
+/// The keys of the requests that end first, which are the oldest, as far as an answer has room; and
+/// whether there are more. A tenant's many requests don't hide others'.
+fn oldest<'a>(
+    rows: redb::Range<'a, ApprovalKey, ApprovalRow>,
+    is_shown: impl Fn(u64) -> bool,
+) -> Result<(Vec<(String, u64)>, bool), StoreError> {
+    let mut keys: BinaryHeap<(u64, String, u64)> = BinaryHeap::new();
+    let mut is_cut = false;
+    for row in rows {
+        let (key, value) = row?;
+        let ((tenant, number), end) = (key.value(), value.value().1);
+        if !is_shown(end) {
+            continue;
+        }
+        let newest = keys
+            .peek()
+            .filter(|_| keys.len() == limits::MAX_APPROVALS_SHOWN);
+        if let Some((newest, ..)) = newest {
+            is_cut = true;
+            if *newest <= end {
+                continue;
+            }
+            keys.pop();
+        }
+        keys.push((end, tenant.to_owned(), number));
+    }
+    let keys = keys.into_iter().map(|(_, tenant, number)| (tenant, number));
+    Ok((keys.collect(), is_cut))
+}
 
 /// What a row has as JSON.
 #[derive(Serialize, Deserialize)]
@@ -120,35 +151,29 @@ impl Store {
         })
     }
 
-    /// Requests of a tenant, by number; or those of all tenants that wait, oldest first. There may
-    /// be more than [`limits::MAX_APPROVALS_SHOWN`]: then the second value is true.
+    /// Requests of a tenant, or those of all tenants that wait; oldest first. Of more than
+    /// [`limits::MAX_APPROVALS_SHOWN`] the second value tells.
     ///
     /// # Errors
     /// There is no such tenant, or the file failed.
     pub fn approvals(&self, tenant: Option<&str>) -> Result<(Vec<Approval>, bool), StoreError> {
-        let most = limits::MAX_APPROVALS_SHOWN;
         self.read(|read| {
             let approvals = read.open_table(APPROVALS)?;
-            let rows = match tenant {
+            let (keys, is_cut) = match tenant {
                 Some(tenant) => {
                     let owner = Owner::Tenant(tenant.to_owned());
                     require_owner_in(&read.open_table(TENANTS)?, &owner)?;
                     let after = successor(tenant);
-                    approvals.range((tenant, 0)..(after.as_str(), 0))?
+                    oldest(approvals.range((tenant, 0)..(after.as_str(), 0))?, |_| true)?
                 }
-                None => approvals.iter()?,
+                None => oldest(approvals.iter()?, |end| end != NEVER)?,
             };
-            let (mut found, mut is_cut) = (Vec::new(), false);
-            for row in rows {
-                let (key, value) = row?;
-                if tenant.is_none() && value.value().1 == NEVER {
-                    continue;
-                }
-                is_cut = found.len() == most;
-                if is_cut {
-                    break;
-                }
-                found.push(read_row(key.value(), value.value())?);
+            let mut found = Vec::with_capacity(keys.len());
+            for (tenant, number) in &keys {
+                let key = (tenant.as_str(), *number);
+                let row = approvals.get(key)?;
+                let row = row.ok_or_else(|| no_approval(tenant, *number))?;
+                found.push(read_row(key, row.value())?);
             }
             found.sort_by_key(|one| one.asked);
             Ok((found, is_cut))

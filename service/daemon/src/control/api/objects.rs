@@ -482,6 +482,7 @@ fn conditions(options: Options) -> proto::AttachmentOptions {
         hooks: names(options.hooks),
         fields: names(options.fields),
         metadata: names(options.metadata),
+        callers: names(options.callers),
         capabilities: names(options.capabilities),
         cpu_us: options.cpu_us,
         fresh: Some(options.fresh).filter(|fresh| *fresh != default.fresh),

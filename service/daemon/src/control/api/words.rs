@@ -141,6 +141,7 @@ pub(super) fn options(options: proto::AttachmentOptions) -> Result<GivenOptions>
         hooks: names(options.hooks),
         fields: names(options.fields),
         metadata: names(options.metadata),
+        callers: names(options.callers),
         capabilities: names(options.capabilities),
         cpu_us: options.cpu_us,
         fresh: options.fresh,

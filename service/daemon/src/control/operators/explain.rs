@@ -165,6 +165,10 @@ pub(crate) async fn explain(
                 if !is_whole && live.attachment.target.party != Party::Tenant {
                     continue;
                 }
+                if !live.evaluates_calls_of(&caller) {
+                    passed.extend(for_others(live, *side));
+                    continue;
+                }
                 for (placed, input) in placed(live, steps?, hook) {
                     let limits = limits_of(control, &placed)?;
                     found.push(witness(limits, &config, *side, hook, &placed, input)?);
@@ -225,6 +229,26 @@ fn passed_by(
     found
 }
 
+/// The versions of an attachment that is for other callers.
+fn for_others(live: &LiveAttachment, side: Side) -> Vec<Value> {
+    let attachment = &live.attachment;
+    let trial = attachment.slot.candidate.map(|its| its.trial);
+    let callers = attachment.options.callers.as_deref().unwrap_or_default();
+    let why = format!("it is for calls of {} only", callers.join(", "));
+    let versions = [(&live.stable, None), (&live.candidate, trial)];
+    let there = versions
+        .into_iter()
+        .filter_map(|(version, trial)| Some((version.as_ref()?, trial)));
+    there
+        .map(|(version, trial)| {
+            let mut described = described(live, version, side, trial);
+            described["answer"] = "unasked".into();
+            described["why"] = why.as_str().into();
+            described
+        })
+        .collect()
+}
+
 /// The facts about a version that don't depend on the message.
 fn described(live: &LiveAttachment, version: &Version, side: Side, trial: Option<Trial>) -> Value {
     let attachment = &live.attachment;
@@ -233,7 +257,7 @@ fn described(live: &LiveAttachment, version: &Version, side: Side, trial: Option
     json!({
         "policy": name, "owner": target.owner().tenant(), "party": target.party.name(), "side": side.name(),
         "place": target.to_string(), "role": trial.map_or_else(|| "stable".to_owned(), |trial| trial.to_string()),
-        "on_fault": options.on_fault, "quarantine": attachment.slot.quarantine,
+        "on_fault": options.on_fault, "callers": options.callers, "quarantine": attachment.slot.quarantine,
     })
 }
 

@@ -253,8 +253,8 @@ impl Attachments {
             .collect())
     }
 
-    /// The attachments that evaluate one method's calls of a tenant's caller on one side, in the
-    /// chain's order, each with its steps.
+    /// The attachments that evaluate one method's calls of a tenant on one side, in the chain's
+    /// order, each with its steps for this caller. Which callers they are for is left open.
     pub(crate) fn evaluates(
         &self,
         runtime: RuntimeIndex,
@@ -281,7 +281,7 @@ impl Attachments {
         let mut chain = MethodSteps::default();
         for (id, live) in covering {
             let target = &live.attachment.target;
-            if !target.is_for(&method.name) {
+            if !target.is_for(&method.name) || !live.evaluates_calls_of(caller) {
                 continue;
             }
             let steps = self

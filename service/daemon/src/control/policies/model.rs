@@ -86,6 +86,12 @@ impl Faults {
 }
 
 impl LiveAttachment {
+    /// Whether it evaluates calls of a caller with these attributes.
+    pub(crate) fn evaluates_calls_of(&self, caller: &Attributes) -> bool {
+        let options = &self.attachment.options;
+        options.are_for(|name| caller.get(&format!(":{name}")))
+    }
+
     /// `acl of tenant acme`, `acl of the provider`.
     pub(crate) fn label(&self) -> String {
         let name = &self.attachment.policy;

@@ -329,6 +329,7 @@ pub(super) fn attaching(control: &Control, order: &Attach) -> Result<Plan<Versio
         slot,
         options,
     };
+    attachment.check().map_err(refused)?;
     Ok(Plan {
         attachment,
         stable,

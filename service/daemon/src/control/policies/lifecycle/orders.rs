@@ -50,6 +50,9 @@ pub(in crate::control) struct GivenOptions {
     pub(in crate::control) hooks: Option<Vec<String>>,
     pub(in crate::control) fields: Option<Vec<String>>,
     pub(in crate::control) metadata: Option<Vec<String>>,
+    /// Empty: everybody's calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::control) callers: Option<Vec<String>>,
     pub(in crate::control) capabilities: Option<Vec<String>>,
     pub(in crate::control) cpu_us: Option<u32>,
     pub(in crate::control) fresh: Option<bool>,
@@ -69,6 +72,10 @@ impl GivenOptions {
             hooks: self.hooks.or(present.hooks),
             fields: self.fields.or(present.fields),
             metadata: self.metadata.or(present.metadata),
+            callers: self
+                .callers
+                .or(present.callers)
+                .filter(|list| !list.is_empty()),
             capabilities: self.capabilities.or(present.capabilities),
             cpu_us: self.cpu_us.or(present.cpu_us),
             fresh: self.fresh.unwrap_or(present.fresh),
