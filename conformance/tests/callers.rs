@@ -291,7 +291,7 @@ fn an_attachment_is_for_the_callers_that_it_names() {
         (
             "client",
             "pid=1",
-            "caller \"pid=1\": callers are chosen by application, gid, uid, not by \"pid\"",
+            "caller \"pid=1\": callers are chosen by application, uid or gid, not by \"pid\"",
         ),
         (
             "client",

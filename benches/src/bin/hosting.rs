@@ -44,7 +44,6 @@ struct Size {
 
 /// The policies of each tenant.
 const POLICIES: [&str; 3] = ["one", "two", "three"];
-const SERVICE: &str = "a.B";
 /// Longer than the pace of a tenant's changes, which isn't measured.
 const BETWEEN: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,15 +75,15 @@ fn hosting(args: &Args) -> Result<(), String> {
     let module = std::fs::read(&module)
         .map_err(|error| format!("{} can't be read: {error}", module.display()))?;
     eprintln!("from a push to a policy that decides");
-    let witness = Pushed {
+    let witness = Subject {
         module: &module,
         // It allows every call.
         configuration: Some(b"w"),
-        service: SERVICE,
+        service: "a.B",
     };
     let pushes = pushed(&size, &witness).map_err(|status| status.to_string())?;
     let compiled = compiled_rules()?;
-    let rules = Pushed {
+    let rules = Subject {
         module: &compiled,
         configuration: None,
         service: "hotel.Reservation",
@@ -93,7 +92,7 @@ fn hosting(args: &Args) -> Result<(), String> {
     let mut tenants = Vec::new();
     for &count in size.tenants {
         eprintln!("{count} tenants");
-        tenants.push(hosted(&size, count, &module).map_err(|status| status.to_string())?);
+        tenants.push(hosted(&size, count, &witness).map_err(|status| status.to_string())?);
     }
     let results = json!({
         "run": run, "module_bytes": module.len(), "pushes": pushes,
@@ -127,8 +126,8 @@ fn variant(module: &[u8], number: u8) -> Vec<u8> {
     [module, &[0, 3, 1, b'n', number]].concat()
 }
 
-/// A policy that is pushed again and again.
-struct Pushed<'a> {
+/// A policy that is pushed, and the service whose calls it evaluates.
+struct Subject<'a> {
     module: &'a [u8],
     configuration: Option<&'a [u8]>,
     service: &'a str,
@@ -153,17 +152,14 @@ fn compiled_rules() -> Result<Vec<u8>, String> {
     std::fs::read(&module).map_err(|error| error.to_string())
 }
 
-fn push(client: &Client, tenant: &str, name: &str, module: Vec<u8>) -> Result<u32, Status> {
-    push_with(client, tenant, name, module, Some(b"w"))
-}
-
-fn push_with(
+/// Pushes this module with the subject's configuration.
+fn push(
     client: &Client,
-    tenant: &str,
-    name: &str,
+    (tenant, name): (&str, &str),
+    subject: &Subject<'_>,
     module: Vec<u8>,
-    configuration: Option<&[u8]>,
 ) -> Result<u32, Status> {
+    let configuration = subject.configuration;
     let configuration = configuration.map(|its| (PolicyPart::Configuration.into(), its.to_vec()));
     let module = (PolicyPart::Module.into(), module);
     let order = PushOrder {
@@ -184,14 +180,10 @@ fn owner(tenant: &str) -> Owner {
     }
 }
 
-fn attach(client: &Client, tenant: &str, name: &str, record: u32) -> Result<(), Status> {
-    attach_to(client, (tenant, SERVICE), name, record)
-}
-
-fn attach_to(
+fn attach(
     client: &Client,
-    (tenant, service): (&str, &str),
-    name: &str,
+    (tenant, name): (&str, &str),
+    subject: &Subject<'_>,
     record: u32,
 ) -> Result<(), Status> {
     let grants = ["change", "delay", "priority", "route"];
@@ -199,7 +191,7 @@ fn attach_to(
         owner: Some(owner(tenant)),
         name: name.to_owned(),
         version: 1,
-        service: service.to_owned(),
+        service: subject.service.to_owned(),
         side: Side::Client.into(),
         mode: Mode::Enforce.into(),
         options: Some(AttachmentOptions {
@@ -216,22 +208,22 @@ fn attach_to(
 
 /// From the push of another version to the answer that it decides on all runtimes: of modules that
 /// have to be compiled, and of known ones.
-fn pushed(size: &Size, pushed: &Pushed<'_>) -> Result<Value, Status> {
-    let Pushed {
-        module,
-        configuration,
-        service,
-    } = *pushed;
+fn pushed(size: &Size, subject: &Subject<'_>) -> Result<Value, Status> {
     let bed = Testbed::new();
     let daemon = bed.daemon_with("a", &durable());
     let token = daemon.tenant("acme");
     let tenant = client(&daemon, Some(&token))?;
-    push_with(&tenant, "", "w", variant(module, u8::MAX), configuration)?;
-    attach_to(&tenant, ("", service), "w", 0)?;
+    push(
+        &tenant,
+        ("", "w"),
+        subject,
+        variant(subject.module, u8::MAX),
+    )?;
+    attach(&tenant, ("", "w"), subject, 0)?;
     let enforce = |module: &[u8]| -> Result<f64, Status> {
         std::thread::sleep(BETWEEN);
         let begun = Instant::now();
-        let version = push_with(&tenant, "", "w", module.to_vec(), configuration)?;
+        let version = push(&tenant, ("", "w"), subject, module.to_vec())?;
         tenant.ask(UpgradePolicyRequest {
             at: Some(PolicySelection {
                 name: "w".to_owned(),
@@ -245,7 +237,7 @@ fn pushed(size: &Size, pushed: &Pushed<'_>) -> Result<Value, Status> {
     };
     let (mut cold, mut known) = (Vec::new(), Vec::new());
     for number in 0..size.pushes {
-        let module = variant(module, number);
+        let module = variant(subject.module, number);
         cold.push(enforce(&module)?);
         known.push(enforce(&module)?);
     }
@@ -254,7 +246,7 @@ fn pushed(size: &Size, pushed: &Pushed<'_>) -> Result<Value, Status> {
 
 /// A daemon with this many tenants, each with three policies in force: its start, its memory, and
 /// changes of one tenant.
-fn hosted(size: &Size, count: usize, module: &[u8]) -> Result<Value, Status> {
+fn hosted(size: &Size, count: usize, subject: &Subject<'_>) -> Result<Value, Status> {
     let bed = Testbed::new();
     let mut daemon = bed.daemon_with("a", &durable());
     let operator = client(&daemon, None)?;
@@ -266,8 +258,9 @@ fn hosted(size: &Size, count: usize, module: &[u8]) -> Result<Value, Status> {
             tenant: tenant.clone(),
         })?;
         for (policy, variant_of) in POLICIES.iter().zip(0..) {
-            push(&operator, &tenant, policy, variant(module, variant_of))?;
-            attach(&operator, &tenant, policy, 0)?;
+            let at = (tenant.as_str(), *policy);
+            push(&operator, at, subject, variant(subject.module, variant_of))?;
+            attach(&operator, at, subject, 0)?;
         }
     }
     let filled_s = begun.elapsed().as_secs_f64();
@@ -282,7 +275,12 @@ fn hosted(size: &Size, count: usize, module: &[u8]) -> Result<Value, Status> {
     let (mut attaches, mut credentials) = (Vec::new(), Vec::new());
     for change in 0..size.changes {
         let begun = Instant::now();
-        attach(&operator, &tenant, POLICIES[0], 1 + change as u32)?;
+        attach(
+            &operator,
+            (&tenant, POLICIES[0]),
+            subject,
+            1 + change as u32,
+        )?;
         attaches.push(begun.elapsed().as_secs_f64() * 1e3);
     }
     let bytes = (written(daemon.pid()) - before) / size.changes as f64;

@@ -263,18 +263,15 @@ impl Default for Options {
     }
 }
 
-/// The attributes by which an attachment chooses callers.
-const CALLER_ATTRIBUTES: [&str; 3] = ["application", "gid", "uid"];
-
 impl Options {
-    /// Whether the calls of a caller with these attributes are evaluated.
+    /// Whether the calls of a caller with these attributes are evaluated. They are, too, if an
+    /// attribute isn't known: nobody avoids a policy by being unknown.
     pub fn are_for<'a>(&self, attribute: impl Fn(&str) -> Option<&'a str>) -> bool {
-        let callers = self.callers.iter().flatten();
-        let mut wanted = callers.clone().filter_map(|caller| caller.split_once('='));
-        wanted.all(|(name, _)| {
-            let has = attribute(name);
-            let mut values = callers.clone().filter_map(|caller| caller.split_once('='));
-            values.any(|(other, value)| other == name && has == Some(value))
+        let listed = self.callers.iter().flatten();
+        let listed = listed.filter_map(|caller| caller.split_once('='));
+        listed.clone().all(|(name, _)| {
+            let mut values = listed.clone().filter(|(other, _)| *other == name);
+            attribute(name).is_none_or(|has| values.any(|(_, value)| value == has))
         })
     }
 
@@ -666,8 +663,7 @@ fn check_caller(caller: &str) -> Result<(), StoreError> {
             _ => wrong(format!("{number:?} is no number of a user or group")),
         },
         Some((name, _)) => wrong(format!(
-            "callers are chosen by {}, not by {name:?}",
-            CALLER_ATTRIBUTES.join(", ")
+            "callers are chosen by application, uid or gid, not by {name:?}"
         )),
         None => wrong("it isn't NAME=VALUE, such as application=web".to_owned()),
     }

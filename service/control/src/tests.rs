@@ -2064,11 +2064,12 @@ fn an_attachment_is_for_the_callers_that_it_lists() {
         (&["application=web", "uid=7"], true),
         (&["application=web", "uid=8", "uid=7"], true),
         (&["application=web", "uid=8"], false),
-        // Unknown is no value.
-        (&["gid=7"], false),
+        // Who is unknown avoids nothing.
+        (&["gid=7"], true),
+        (&["gid=7", "uid=8"], false),
     ] {
         assert_eq!(listed(callers).are_for(known), is, "{callers:?}");
-        assert!(!listed(callers).are_for(|_| None), "{callers:?}");
+        assert!(listed(callers).are_for(|_| None), "{callers:?}");
     }
     let check = |side, callers: &[&str]| {
         let mut attachment = at("a.B", "", side, "acl@1");

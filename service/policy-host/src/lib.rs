@@ -87,7 +87,7 @@ mod verdict;
 mod wasi;
 pub mod worker;
 
-pub use attributes::{ATTRIBUTES, Attributes, UnknownAttribute, is_attribute};
+pub use attributes::{Attribute, Attributes, UnknownAttribute};
 pub use batch::{Batch, Filling};
 pub use capabilities::{Capabilities, UnknownCapability};
 pub use compat::{CompatCall, CompatChange, CompatInstance, CompatVerdict, KeyChange, Shown};

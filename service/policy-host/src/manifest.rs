@@ -15,11 +15,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
-use crate::attributes::{ATTRIBUTES, is_attribute};
 use crate::compat::{Abi, CompatDescription};
 use crate::error::ManifestError;
 use crate::fields::{Absent, CONFIGURED, FieldItem, FieldList, FieldTypes, Scope, is_pattern};
-use crate::{Capabilities, Hook, limits};
+use crate::{Attribute, Capabilities, Hook, limits};
 
 /// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, within the
 /// limits.
@@ -592,11 +591,16 @@ fn check_keys(list: &str, what: &str, keys: &[String]) -> Result<(), ManifestErr
     check_list(what, keys.iter(), 0..=limits::METADATA_KEYS)?;
     for key in keys {
         let what = || what.to_owned();
-        if is_attribute(key) {
-            check_attribute(list, key).map_err(|why| {
+        if let Some(attribute) = Attribute::of_key(key) {
+            let why = match attribute {
+                Ok(_) if !list.ends_with("_changes") => None,
+                Ok(_) => Some("policies can't change what the daemon knows of a caller".to_owned()),
+                Err(unknown) => Some(unknown.to_string()),
+            };
+            if let Some(why) = why {
                 let (key, what) = (key.clone(), what());
-                ManifestError::Attribute { key, what, why }
-            })?;
+                return Err(ManifestError::Attribute { key, what, why });
+            }
             continue;
         }
         check_key(key.as_bytes()).map_err(|why| ManifestError::Key { what: what(), why })?;
@@ -604,17 +608,6 @@ fn check_keys(list: &str, what: &str, keys: &[String]) -> Result<(), ManifestErr
             let key = key.clone();
             return Err(ManifestError::ReservedKey { key, what: what() });
         }
-    }
-    Ok(())
-}
-
-fn check_attribute(list: &str, key: &str) -> Result<(), String> {
-    if list.ends_with("_changes") {
-        return Err("policies can't change what the daemon knows of a caller".to_owned());
-    }
-    if !ATTRIBUTES.contains(&key) {
-        let all = ATTRIBUTES.join(" ");
-        return Err(format!("the attributes of a caller are {all}"));
     }
     Ok(())
 }

@@ -11,8 +11,7 @@
 
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 
-use crate::attributes::is_attribute;
-use crate::{Attributes, Hook, KeyChange, MetadataChange, Method};
+use crate::{Attribute, Attributes, Hook, KeyChange, MetadataChange, Method};
 
 /// Bytes of a view before its entries, and of one entry.
 const HEADER_BYTES: usize = 8;
@@ -39,7 +38,7 @@ enum KeyEntry {
     Key(Box<str>),
     /// An attribute of the caller.
     Attribute {
-        name: Box<str>,
+        attribute: Attribute,
         value: Option<Box<str>>,
     },
 }
@@ -48,13 +47,13 @@ impl ShownKeys {
     /// The keys of a manifest's entry at this hook.
     pub fn new(method: &Method, hook: Hook, granted: impl Fn(&str) -> bool) -> ShownKeys {
         let keys = method.metadata(hook).iter();
-        let shown = keys.map(|key| match granted(key) {
-            false => KeyEntry::Nothing,
-            true if is_attribute(key) => KeyEntry::Attribute {
-                name: key.as_str().into(),
+        let shown = keys.map(|key| match (granted(key), Attribute::of_key(key)) {
+            (true, None) => KeyEntry::Key(key.as_str().into()),
+            (true, Some(Ok(attribute))) => KeyEntry::Attribute {
+                attribute,
                 value: None,
             },
-            true => KeyEntry::Key(key.as_str().into()),
+            (false, _) | (_, Some(Err(_))) => KeyEntry::Nothing,
         });
         ShownKeys {
             first: HEADER_BYTES + method.fields(hook).len() * ENTRY_BYTES,
@@ -72,8 +71,8 @@ impl ShownKeys {
         }
         let mut its = self.clone();
         for shown in &mut its.keys {
-            if let KeyEntry::Attribute { name, value } = shown {
-                *value = caller.get(name).map(Into::into);
+            if let KeyEntry::Attribute { attribute, value } = shown {
+                *value = caller.get(*attribute).map(Into::into);
                 its.attribute_bytes += value.as_ref().map_or(0, |value| LENGTH_BYTES + value.len());
             }
         }
@@ -268,23 +267,22 @@ mod tests {
 
     #[test]
     fn attributes_are_the_callers_whatever_the_metadata_says() {
-        let attribute = |name: &str| KeyEntry::Attribute {
-            name: name.into(),
+        let attribute = |attribute| KeyEntry::Attribute {
+            attribute,
             value: None,
         };
         let shown = ShownKeys {
             first: HEADER_BYTES,
             keys: [
-                attribute(":uid"),
+                attribute(Attribute::Uid),
                 KeyEntry::Key("k".into()),
-                attribute(":application"),
+                attribute(Attribute::Application),
             ]
             .into(),
             attribute_bytes: 0,
         };
         let mut caller = Attributes::default();
-        assert!(caller.set(":uid", "1000"));
-        assert!(!caller.set(":colour", "red"));
+        caller.set(Attribute::Uid, "1000");
         let its = shown.to_calls_of(&caller).unwrap();
         let metadata = block(&[("uid", b"0"), ("k", b"v"), ("application", b"root")]);
         let fixed = HEADER_BYTES + 3 * ENTRY_BYTES;

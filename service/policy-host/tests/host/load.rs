@@ -449,7 +449,7 @@ fn garbled_manifests_are_explained() {
         ),
         (
             &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\":colour\"]"),
-            "lists \":colour\" in metadata of a.B/C: the attributes of a caller are :application :gid :pid",
+            "lists \":colour\" in metadata of a.B/C: a caller has no attribute \"colour\"; there are application gid pid",
         ),
         (
             &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\":uid\",\":uid\"]"),
@@ -653,7 +653,7 @@ fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
         ),
         (
             r#"{"metadata":[":user"]}"#,
-            "lists \":user\" in \"metadata\": the attributes of a caller are",
+            "lists \":user\" in \"metadata\": a caller has no attribute \"user\"; there are",
         ),
         (
             r#"{"metadata":["tollgate-route"]}"#,

@@ -125,9 +125,6 @@ fn the_limits_are_those_of_the_policy_host() {
     assert_eq!(limits::DELAY_MS * 1000, host::DELAY_US);
     assert_eq!(limits::PRIORITY, host::PRIORITY);
     assert_eq!(limits::ROUTE_BYTES, host::ROUTE_BYTES);
-    let attributes = tollgate_policy_host::ATTRIBUTES.iter();
-    let names: Vec<_> = attributes
-        .map(|name| name.trim_start_matches(':'))
-        .collect();
+    let names = tollgate_policy_host::Attribute::ALL.map(|attribute| attribute.name());
     assert_eq!(tollgate_policy_rules::CALLER, names);
 }

@@ -2,17 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 use tollgate_control::Side;
-use tollgate_policy_host::Attributes;
+use tollgate_policy_host::{Attribute, Attributes};
 use tollgate_shm_abi::control::PeerCredentials;
 
 /// An application, as its session was opened. One whose daemon was upgraded from a version that
 /// didn't tell this is unknown until it connects again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(in crate::control) struct Application {
     /// The name of the credential whose token it had.
-    #[serde(default)]
     pub(super) credential: Option<String>,
-    #[serde(default)]
     pub(super) process: Option<Process>,
 }
 
@@ -31,31 +30,26 @@ impl From<PeerCredentials> for Process {
     }
 }
 
-/// Adds what is known of every call.
-pub(in crate::control) fn with(mut caller: Attributes, side: Side, tenant: &str) -> Attributes {
-    set(&mut caller, ":side", side.name());
-    set(&mut caller, ":tenant", tenant);
-    caller
-}
-
-fn set(caller: &mut Attributes, name: &str, value: &str) {
-    let is_one = caller.set(name, value);
-    debug_assert!(is_one, "{name}");
-}
-
 /// The attributes of calls that a binding evaluates. A server's binding evaluates calls of any
 /// application of the tenant, also of other hosts: it isn't told of which.
 pub(in crate::control) fn on(side: Side, tenant: &str, application: &Application) -> Attributes {
     let mut caller = Attributes::default();
     if side == Side::Client {
         if let Some(credential) = &application.credential {
-            set(&mut caller, ":application", credential);
+            caller.set(Attribute::Application, credential);
         }
         if let Some(Process { uid, gid, pid }) = application.process {
-            set(&mut caller, ":uid", &uid.to_string());
-            set(&mut caller, ":gid", &gid.to_string());
-            set(&mut caller, ":pid", &pid.to_string());
+            caller.set(Attribute::Uid, &uid.to_string());
+            caller.set(Attribute::Gid, &gid.to_string());
+            caller.set(Attribute::Pid, &pid.to_string());
         }
     }
     with(caller, side, tenant)
+}
+
+/// Adds what is known of every call.
+pub(in crate::control) fn with(mut caller: Attributes, side: Side, tenant: &str) -> Attributes {
+    caller.set(Attribute::Side, side.name());
+    caller.set(Attribute::Tenant, tenant);
+    caller
 }

@@ -210,43 +210,38 @@ fn passed_by(
     method: &MethodLayout,
     hook: Hook,
 ) -> Vec<Value> {
-    let attachment = &live.attachment;
-    let trial = attachment.slot.candidate.map(|its| its.trial);
-    let mut found = Vec::new();
-    for (version, trial) in [(&live.stable, None), (&live.candidate, trial)] {
-        let Some(version) = version else { continue };
-        let Ok(loaded) = &version.loaded else {
-            continue;
-        };
-        let Some(lacking) = skipped(&loaded.policy, schema, method, hook) else {
-            continue;
-        };
-        let mut described = described(live, version, side, trial);
-        described["answer"] = "unasked".into();
-        described["why"] = format!("{lacking} (its configuration says `absent`: skip)").into();
-        found.push(described);
-    }
-    found
+    unasked(live, side, |version| {
+        let loaded = version.loaded.as_ref().ok()?;
+        let lacking = skipped(&loaded.policy, schema, method, hook)?;
+        Some(format!("{lacking} (its configuration says `absent`: skip)"))
+    })
 }
 
 /// The versions of an attachment that is for other callers.
 fn for_others(live: &LiveAttachment, side: Side) -> Vec<Value> {
-    let attachment = &live.attachment;
-    let trial = attachment.slot.candidate.map(|its| its.trial);
-    let callers = attachment.options.callers.as_deref().unwrap_or_default();
-    let why = format!("it is for calls of {} only", callers.join(", "));
-    let versions = [(&live.stable, None), (&live.candidate, trial)];
-    let there = versions
-        .into_iter()
-        .filter_map(|(version, trial)| Some((version.as_ref()?, trial)));
-    there
-        .map(|(version, trial)| {
-            let mut described = described(live, version, side, trial);
-            described["answer"] = "unasked".into();
-            described["why"] = why.as_str().into();
-            described
-        })
-        .collect()
+    let callers = live.attachment.options.callers.as_deref();
+    let callers = callers.unwrap_or_default().join(", ");
+    let why = format!("it is for calls of {callers} only");
+    unasked(live, side, |_| Some(why.clone()))
+}
+
+/// The versions of an attachment that aren't asked, if there is a reason.
+fn unasked(
+    live: &LiveAttachment,
+    side: Side,
+    why: impl Fn(&Version) -> Option<String>,
+) -> Vec<Value> {
+    let trial = live.attachment.slot.candidate.map(|its| its.trial);
+    let mut found = Vec::new();
+    for (version, trial) in [(&live.stable, None), (&live.candidate, trial)] {
+        let Some(version) = version else { continue };
+        let Some(why) = why(version) else { continue };
+        let mut described = described(live, version, side, trial);
+        described["answer"] = "unasked".into();
+        described["why"] = why.into();
+        found.push(described);
+    }
+    found
 }
 
 /// The facts about a version that don't depend on the message.

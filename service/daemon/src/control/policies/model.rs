@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_control::{Attachment, OnFault, Owner, Party, Side, Trial};
 use tollgate_engine::{ServiceId, SessionId, chain};
-use tollgate_policy_host::{Attributes, Policy};
+use tollgate_policy_host::{Attribute, Attributes, Policy};
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::limits::{FAULT_MEMORY, RELOAD_PAUSE};
@@ -89,7 +89,7 @@ impl LiveAttachment {
     /// Whether it evaluates calls of a caller with these attributes.
     pub(crate) fn evaluates_calls_of(&self, caller: &Attributes) -> bool {
         let options = &self.attachment.options;
-        options.are_for(|name| caller.get(&format!(":{name}")))
+        options.are_for(|name| caller.get(Attribute::named(name).ok()?))
     }
 
     /// `acl of tenant acme`, `acl of the provider`.

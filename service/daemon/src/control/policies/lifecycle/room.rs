@@ -14,7 +14,7 @@ use crate::limits::{
 };
 
 /// Instances before a change, and after it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Counts {
     before: Instances,
     after: Instances,
