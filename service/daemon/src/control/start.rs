@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_admin::server::{Listener, Server};
 use tollgate_control::{Store, StoreError, audit};
 use tollgate_policy_host::{Compiler, CompilerConfig, Host, HostConfig, daemon as confinement};
@@ -229,6 +230,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));
     takeover::follow_signals(Rc::clone(&control)).await?;
+    let end_signals = EndSignals::watch()?;
     match predecessor {
         Some(predecessor) => {
             predecessor.take_over(&control).await?;
@@ -264,7 +266,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     if predecessor.is_none_or(|before| !before.tells_supervisor()) {
         supervisor::serves();
     }
-    let is_replaced = until_told_to_stop(&control.replacement, &control.apps.requests).await?;
+    let ended = end_signals.ended_or_replaced(&control.replacement, &control.apps.requests);
+    let is_replaced = ended.await;
     if !is_replaced {
         supervisor::stops();
     }
@@ -379,25 +382,32 @@ fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
     listener.map_err(|error| DaemonError::Listen { address, error })
 }
 
-/// Whether another process has taken over.
-async fn until_told_to_stop(
-    replacement: &Replacement,
-    requests: &Requests,
-) -> Result<bool, DaemonError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let watch = |kind| signal(kind).map_err(system("signals can't be watched"));
-    let (mut interrupt, mut terminate) = (
-        watch(SignalKind::interrupt())?,
-        watch(SignalKind::terminate())?,
-    );
-    tokio::select! {
-        _ = interrupt.recv() => {},
-        _ = terminate.recv() => {},
-        () = replacement.retired() => return Ok(true),
+/// SIGINT and SIGTERM. Before they are watched, they end the process and leave its sockets' files.
+struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl EndSignals {
+    fn watch() -> Result<EndSignals, DaemonError> {
+        let watch = |kind| signal(kind).map_err(system("signals can't be watched"));
+        Ok(EndSignals {
+            interrupt: watch(SignalKind::interrupt())?,
+            terminate: watch(SignalKind::terminate())?,
+        })
     }
-    // Not while runtimes wait for the result of a hand-over.
-    tokio::select! {
-        () = requests.resumed() => Ok(false),
-        () = replacement.retired() => Ok(true),
+
+    /// Waits for one of them, or for a successor; whether another process has taken over.
+    async fn ended_or_replaced(mut self, replacement: &Replacement, requests: &Requests) -> bool {
+        tokio::select! {
+            _ = self.interrupt.recv() => {},
+            _ = self.terminate.recv() => {},
+            () = replacement.retired() => return true,
+        }
+        // Not while runtimes wait for the result of a hand-over.
+        tokio::select! {
+            () = requests.resumed() => false,
+            () = replacement.retired() => true,
+        }
     }
 }
