@@ -8,13 +8,14 @@
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
 use crate::certificates::Certificates;
+use crate::ports::free;
 use crate::process::{Process, programs};
 use crate::testbed::{SOON, Testbed, eventually};
 
@@ -37,15 +38,6 @@ pub fn place_of(name: &str) -> Option<PathBuf> {
         "{name} is not there: run `.ci/backends` first"
     );
     found
-}
-
-/// An unused address.
-///
-/// # Panics
-/// If there is none.
-pub fn free() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
-    listener.local_addr().expect("it is bound")
 }
 
 /// A daemon's metrics for Prometheus; empty if it exports none.

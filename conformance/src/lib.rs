@@ -13,7 +13,7 @@
 //! - [`backstage`] is the environment of the Rust library's documentation; [`callgrind`] counts
 //!   instructions.
 //! - [`backends`] are a collector, Jaeger and Prometheus, the backends of telemetry.
-//! - [`certificates`] are for servers with TLS.
+//! - [`certificates`] are for servers with TLS; [`ports`] are for programs that can't choose one.
 //! - [`c_library`] installs the client library for C, and builds programs with it.
 //! - [`hostile`] is an application that breaks all rules, for the attacks.
 //! - [`http2`] is a client of the administrative API that breaks all rules.
@@ -55,6 +55,7 @@ pub mod http2;
 pub mod module;
 pub mod modules;
 pub mod peer;
+pub mod ports;
 pub mod process;
 pub mod readme;
 pub mod screen;

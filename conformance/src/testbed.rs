@@ -27,6 +27,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::ports::free;
 use crate::process::{Process, program, programs, signal};
 
 /// The time limit for imminent events on a loaded machine.
@@ -50,7 +51,7 @@ pub struct Options {
     pub alone: bool,
     /// The cores of its runtimes, such as `0,1`. Default: the daemon's own.
     pub cores: Option<String>,
-    /// The address that it listens at. Default: `127.0.0.1:0`, a port chosen by the kernel.
+    /// The address that it listens at. Default: a free port of 127.0.0.1.
     pub listen: Option<SocketAddr>,
     /// Whether it keeps its state on disk. Default: no.
     pub durable: bool,
@@ -154,9 +155,7 @@ impl Testbed {
     /// Starts a daemon and waits until it serves.
     pub fn daemon_with(&self, name: &str, options: &Options) -> Daemon {
         let socket = self.path(&format!("{name}.sock"));
-        let listen = options
-            .listen
-            .map_or_else(|| "127.0.0.1:0".to_owned(), |at| at.to_string());
+        let listen = options.listen.unwrap_or_else(free).to_string();
         let mut args = vec![
             "--name".to_owned(),
             name.to_owned(),

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tollgate_conformance::backends::{
-    Collector, Prometheus, attribute, free, list, place_of, points, sample, scrape,
+    Collector, Prometheus, attribute, list, place_of, points, sample, scrape,
 };
 use tollgate_conformance::certificates::Certificates;
 use tollgate_conformance::hosts::Hosts;
+use tollgate_conformance::ports::free;
 use tollgate_conformance::process::Process;
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually};
 use tollgate_conformance::traffic::ECHO;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tollgate_conformance::browser::{Browser, ENTER, TAB};
+use tollgate_conformance::ports::free;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, proto_file};
 
@@ -671,9 +672,7 @@ fn an_operators_rights_are_not_a_tenants() {
 #[test]
 fn a_console_that_stays_takes_tokens_and_paces_wrong_ones() {
     let bed = Testbed::new();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
+    let address = free().to_string();
     let options = Options {
         config: format!("[console]\nlisten = \"{address}\"\nalways = true\n"),
         ..Options::default()

@@ -8,9 +8,10 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use tollgate::codec::encode_inline;
-use tollgate_conformance::backends::{free, sample, scrape};
+use tollgate_conformance::backends::{sample, scrape};
 use tollgate_conformance::hostile::{Hostile, Seeded, Target};
 use tollgate_conformance::interop::{Answer, Ask, SEMANTICS};
+use tollgate_conformance::ports::free;
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, times};
 use tollgate_conformance::traffic::Traffic;
 use tollgate_shm_abi::descriptor::{BlockRef, Completion, Epilogue, Offsets, Part, Submission};

@@ -10,13 +10,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tollgate_conformance::ports::free;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{
     Daemon, Options, Outcome, SOON, Testbed, eventually, guest_file, policy_file, run, succeed,
@@ -60,9 +61,7 @@ struct Host {
 impl Host {
     fn new(bed: Testbed, release: &Path) -> Host {
         // The daemon binds the port again.
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let prometheus = free.local_addr().unwrap();
-        drop(free);
+        let prometheus = free();
         let options = Options {
             durable: true,
             config: format!("[telemetry]\nprometheus = \"{prometheus}\"\n"),

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use p256::ecdsa::{DerSignature, SigningKey, VerifyingKey};
 use p256::pkcs8::{EncodePublicKey as _, LineEnding};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use tollgate_conformance::ports::free;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, Outcome, Testbed, policy_file};
 use tollgate_provenance::{Layout, limits};
@@ -51,9 +52,7 @@ impl Registry {
             "{} isn't there: build it with .ci/registry",
             binary.display()
         );
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = free();
         let process = Command::new(binary)
             .args(["-port", &address.port().to_string()])
             .stdout(Stdio::null())

@@ -20,6 +20,7 @@ use tollgate_admin::{
 };
 use tollgate_conformance::certificates::{Authority, Certificates};
 use tollgate_conformance::http2::{self, Ended, RawClient};
+use tollgate_conformance::ports::free;
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{Daemon, Options, Outcome, SOON, Testbed, policy_file, run};
 
@@ -630,9 +631,7 @@ fn a_successor_serves_at_the_same_address() {
     let bed = Testbed::new();
     let server = Certificates::signed_by(&bed, "own");
     let (certificate, key) = (&server.certificate, &server.key);
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = free.local_addr().unwrap();
-    drop(free);
+    let at = free();
     let admin = format!("listen = '{at}'\ncertificate = {certificate:?}\nkey = {key:?}\n");
     let mut hosted = Hosted::start(&bed, &admin);
     assert_eq!(hosted.at, at);
@@ -697,9 +696,7 @@ fn an_operator_upgrades_from_elsewhere_and_names_no_program() {
     let bed = Testbed::new();
     let server = Certificates::signed_by(&bed, "own");
     // The successor is at the same address.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = free.local_addr().unwrap();
-    drop(free);
+    let at = free();
     let (certificate, key) = (&server.certificate, &server.key);
     let admin = format!("listen = '{at}'\ncertificate = {certificate:?}\nkey = {key:?}");
     let mut hosted = Hosted::start(&bed, &admin);

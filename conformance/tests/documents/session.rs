@@ -7,13 +7,14 @@
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+
+use tollgate_conformance::ports::free;
 
 use crate::files::root;
 use crate::page::trimmed;
@@ -99,7 +100,10 @@ impl Session {
             stdin: Some(stdin),
             ended,
             place,
-            ports: [("7471", free_port()), ("7472", free_port())],
+            ports: [
+                ("7471", free().port().to_string()),
+                ("7472", free().port().to_string()),
+            ],
             commands: 0,
             status: 0,
             is_over: false,
@@ -283,10 +287,4 @@ fn in_home(variable: &str, name: &str) -> PathBuf {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let place = std::env::var_os(variable).map(PathBuf::from);
     place.unwrap_or_else(|| PathBuf::from(home).join(name))
-}
-
-/// A port that nobody listens on.
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port().to_string()
 }

@@ -1,10 +1,11 @@
 //! Envoy as gRPC's sidecar: one on the client's side and one on the server's, each with one worker
 //! thread, speaking HTTP/2.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use serde_json::{Value, json};
+use tollgate_conformance::ports::free;
 use tollgate_conformance::process::Process;
 use tollgate_conformance::testbed::{SOON, eventually};
 
@@ -33,8 +34,7 @@ pub(crate) fn start(
     filter: Option<Filter<'_>>,
 ) -> Result<(Process, SocketAddr), String> {
     // Envoy can't choose a free port and report it.
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-    let listen = free.map_err(|error| format!("no port is free: {error}"))?;
+    let listen = free();
     let bootstrap = bootstrap(listen, upstream, filter).to_string();
     let args = [
         "--config-yaml",

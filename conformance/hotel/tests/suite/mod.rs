@@ -7,12 +7,13 @@
 #![allow(dead_code, reason = "the tests and the comparison use different parts")]
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tollgate_conformance::c_library::{Kit, Way};
 use tollgate_conformance::hosts::Hosts;
+use tollgate_conformance::ports::free;
 use tollgate_conformance::process::{Process, program, python};
 use tollgate_conformance::testbed::{SOON, eventually, stubs, succeed};
 
@@ -45,10 +46,7 @@ pub(crate) struct Memcached {
 impl Memcached {
     /// Starts one on a port of its own.
     pub(crate) fn new() -> Memcached {
-        let free = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
-        let address = free.local_addr().expect("it is bound");
-        drop(free);
-        Memcached::at(address)
+        Memcached::at(free())
     }
 
     /// Starts one here.
