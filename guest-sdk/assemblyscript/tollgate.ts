@@ -21,6 +21,8 @@ export enum Status {
   Unavailable = 14, Unauthenticated = 16,
 }
 
+export enum Replaced { Done = 0, Full = 1, Changed = 2 }
+
 export enum Level { Error = 1, Warning = 2, Info = 3, Debug = 4 }
 
 // Host functions: a module imports those that it calls, and the manifest has to declare their capability.
@@ -35,10 +37,15 @@ export enum Level { Error = 1, Warning = 2, Info = 3, Debug = 4 }
 /** Unix time in milliseconds. */
 // @ts-ignore: decorator
 @external("tollgate", "now_ms") export declare function nowMs(): i64;
+/** Microseconds since an arbitrary time; never goes back. */
+// @ts-ignore: decorator
+@external("tollgate", "monotonic_us") export declare function monotonicUs(): i64;
 // @ts-ignore: decorator
 @external("tollgate", "state_get") declare function hostStateGet(key: usize, keyLen: u32, room: usize, roomLen: u32): i32;
 // @ts-ignore: decorator
 @external("tollgate", "state_set") declare function hostStateSet(key: usize, keyLen: u32, value: usize, valueLen: u32): i32;
+// @ts-ignore: decorator
+@external("tollgate", "state_replace") declare function hostStateReplace(key: usize, keyLen: u32, old: usize, oldLen: u32, value: usize, valueLen: u32): i32;
 // @ts-ignore: decorator
 @external("tollgate", "state_delete") declare function hostStateDelete(key: usize, keyLen: u32): i32;
 // @ts-ignore: decorator
@@ -74,6 +81,12 @@ export namespace state {
   /** False if there is no room. */
   export function set(key: Uint8Array, value: Uint8Array): bool {
     return hostStateSet(key.dataStart, key.length, value.dataStart, value.length) == 0;
+  }
+  /** Compare and swap: replaces the value if it still is `old` (null: there is none). */
+  export function replace(key: Uint8Array, old: Uint8Array | null, value: Uint8Array): Replaced {
+    const oldStart = old == null ? 0 : old.dataStart;
+    const oldLen: u32 = old == null ? u32.MAX_VALUE : old.length;
+    return hostStateReplace(key.dataStart, key.length, oldStart, oldLen, value.dataStart, value.length);
   }
   export function remove(key: Uint8Array): bool {
     return hostStateDelete(key.dataStart, key.length) == 1;

@@ -61,9 +61,12 @@ TG_IMPORT("counter") void tg_counter(uint32_t id, int64_t delta);
 TG_IMPORT("gauge") void tg_gauge(uint32_t id, int64_t value);
 TG_IMPORT("histogram") void tg_histogram(uint32_t id, int64_t value);
 TG_IMPORT("now_ms") int64_t tg_now_ms(void);
+TG_IMPORT("monotonic_us") int64_t tg_monotonic_us(void);
 TG_IMPORT("random") void tg_random(void *bytes, uint32_t len);
 TG_IMPORT("state_get") int32_t tg_state_get(const void *key, uint32_t key_len, void *room, uint32_t room_len);
 TG_IMPORT("state_set") int32_t tg_state_set(const void *key, uint32_t key_len, const void *value, uint32_t value_len);
+// Compare and swap: 0 done, 1 no room, 2 the value isn't `old`; old_len UINT32_MAX: there is none yet.
+TG_IMPORT("state_replace") int32_t tg_state_replace(const void *key, uint32_t key_len, const void *old, uint32_t old_len, const void *value, uint32_t value_len);
 TG_IMPORT("state_delete") int32_t tg_state_delete(const void *key, uint32_t key_len);
 TG_IMPORT("state_add") int64_t tg_state_add(const void *key, uint32_t key_len, int64_t delta);
 

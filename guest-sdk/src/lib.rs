@@ -11,6 +11,7 @@
     reason = "the README's policy is a crate of its own, with tests"
 )]
 
+pub mod bucket;
 mod call;
 mod config;
 mod effects;
@@ -34,7 +35,7 @@ pub use value::Value;
 pub use verdict::{Status, Verdict};
 #[doc(hidden)]
 pub use wasm::log_panics;
-pub use wasm::{Counter, Gauge, Histogram, Level, log, now_ms, random, state};
+pub use wasm::{Counter, Gauge, Histogram, Level, log, monotonic_us, now_ms, random, state};
 
 /// A policy: created from its configuration, then asked for a verdict on each call.
 ///

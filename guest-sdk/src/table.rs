@@ -9,12 +9,12 @@
 //! record if their hashes are equal, or if their set has no way that may be evicted: a limit is
 //! then too strict, never too lax.
 //!
-//! Reading and writing are two host calls: if two runtimes do both at once, one update is lost.
-//! Only a provider's policy runs on several runtimes.
+//! No update is lost: a record that another instance changes meanwhile is read again.
 
 use std::ops::RangeInclusive;
 
-use crate::{Value, state};
+use crate::Value;
+use crate::state::{self, NotReplaced};
 
 const WAYS: usize = 8;
 const WAY_BYTES: usize = 24;
@@ -88,7 +88,8 @@ impl Table {
         })
     }
 
-    /// Calls `change` with a key's record and stores the result.
+    /// Calls `change` with a key's record and stores the result. If another instance has changed
+    /// the record meanwhile, it does so again with that one.
     ///
     /// `worth` rates the loss of a record: 0 for no loss, or more. In a full set the new key
     /// replaces a record with worth 0; if there is none, it shares the record with the lowest
@@ -100,22 +101,35 @@ impl Table {
         &self,
         key: &[u8],
         worth: impl Fn(&Record) -> u64,
-        change: impl FnOnce(&mut Record) -> R,
+        change: impl FnMut(&mut Record) -> R,
     ) -> Result<R, Full> {
-        let hash = hash(key);
+        self.update_hashed(hash(key), worth, change)
+    }
+
+    pub(crate) fn update_hashed<R>(
+        &self,
+        hash: u64,
+        worth: impl Fn(&Record) -> u64,
+        mut change: impl FnMut(&mut Record) -> R,
+    ) -> Result<R, Full> {
         let set = ((hash % self.sets) as u32).to_le_bytes();
-        let mut bytes = [0; WAYS * WAY_BYTES];
-        let used = state::get(&set, &mut bytes).unwrap_or(0).min(bytes.len()) / WAY_BYTES;
-        let (way, mut record) = choose(&bytes, used, hash, &worth);
-        let result = change(&mut record);
-        let words = [hash, record[0], record[1]];
-        for (place, word) in bytes[way * WAY_BYTES..].chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        let len = used.max(way + 1) * WAY_BYTES;
-        match state::set(&set, &bytes[..len]) {
-            true => Ok(result),
-            false => Err(Full),
+        loop {
+            let mut old = [0; WAYS * WAY_BYTES];
+            let there = state::get(&set, &mut old).map(|len| len.min(old.len()));
+            let used = there.unwrap_or(0) / WAY_BYTES;
+            let (way, mut record) = choose(&old, used, hash, &worth);
+            let result = change(&mut record);
+            let mut new = old;
+            let words = [hash, record[0], record[1]];
+            for (place, word) in new[way * WAY_BYTES..].chunks_exact_mut(8).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+            let len = used.max(way + 1) * WAY_BYTES;
+            match state::replace(&set, there.map(|len| &old[..len]), &new[..len]) {
+                Ok(()) => return Ok(result),
+                Err(NotReplaced::Full) => return Err(Full),
+                Err(NotReplaced::Changed) => {}
+            }
         }
     }
 }
@@ -151,7 +165,7 @@ fn choose(
 }
 
 /// FNV-1a with a final mix, so that both set and tag are well distributed.
-fn hash(key: &[u8]) -> u64 {
+pub(crate) fn hash(key: &[u8]) -> u64 {
     let mut hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use crate::{Call, Effect, Effects, NewValue, Policy, Status, Verdict, value};
 
-pub use host::{counter, gauge, histogram, log, set_now_ms, set_state_room};
+pub use host::{counter, gauge, histogram, log, set_monotonic_us, set_now_ms, set_state_room};
 
 /// A field's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -568,7 +568,10 @@ pub(crate) mod host {
         state: BTreeMap<Vec<u8>, Vec<u8>>,
         /// `None`: no limit.
         state_room: Option<usize>,
+        /// How often the state was read.
+        state_gets: u64,
         now_ms: u64,
+        monotonic_us: u64,
         random: u64,
     }
 
@@ -604,14 +607,24 @@ pub(crate) mod host {
         with(|host| host.histograms.get(&id).cloned().unwrap_or_default())
     }
 
-    /// Sets the clock.
+    /// Sets both clocks: to this Unix time, and to as much since the arbitrary time.
     pub fn set_now_ms(now: u64) {
-        with(|host| host.now_ms = now);
+        with(|host| (host.now_ms, host.monotonic_us) = (now, now * 1000));
+    }
+
+    /// Sets the monotonic clock.
+    pub fn set_monotonic_us(now: u64) {
+        with(|host| host.monotonic_us = now);
     }
 
     /// Limits the number of further keys in the shared state, to test a policy when it is full.
     pub fn set_state_room(keys: usize) {
         with(|host| host.state_room = Some(keys));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn state_gets() -> u64 {
+        with(|host| host.state_gets)
     }
 
     pub(crate) mod calls {
@@ -647,8 +660,13 @@ pub(crate) mod host {
             with(|host| host.now_ms)
         }
 
+        pub(crate) fn monotonic_us() -> u64 {
+            with(|host| host.monotonic_us)
+        }
+
         pub(crate) fn state_get(key: &[u8], room: &mut [u8]) -> Option<usize> {
             with(|host| {
+                host.state_gets += 1;
                 let value = host.state.get(key)?;
                 let copied = value.len().min(room.len());
                 room[..copied].copy_from_slice(&value[..copied]);
@@ -665,6 +683,13 @@ pub(crate) mod host {
                 host.state.insert(key.to_owned(), value.to_owned());
                 true
             })
+        }
+
+        pub(crate) fn state_replace(key: &[u8], old: Option<&[u8]>, value: &[u8]) -> i32 {
+            if with(|host| host.state.get(key).map(|there| &there[..]) != old) {
+                return 2;
+            }
+            i32::from(!state_set(key, value))
         }
 
         pub(crate) fn state_delete(key: &[u8]) {

@@ -64,6 +64,12 @@ pub fn now_ms() -> u64 {
     sys::now_ms()
 }
 
+/// Microseconds since an arbitrary time, as the host read its clock before this evaluation: for
+/// durations, since it never goes back. The same for all instances. Needs the capability `clock`.
+pub fn monotonic_us() -> u64 {
+    sys::monotonic_us()
+}
+
 /// Fills at most 256 bytes with random ones. Needs the capability `random`.
 pub fn random(bytes: &mut [u8]) {
     sys::random(bytes);
@@ -84,6 +90,27 @@ pub mod state {
     #[must_use]
     pub fn set(key: &[u8], value: &[u8]) -> bool {
         sys::state_set(key, value)
+    }
+
+    /// Why a value wasn't replaced.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum NotReplaced {
+        /// The key has another value by now.
+        Changed,
+        /// There is no room.
+        Full,
+    }
+
+    /// Replaces the value of a key if it still is `old` (`None`: there is none): compare and swap.
+    ///
+    /// # Errors
+    /// Why it stays as it is.
+    pub fn replace(key: &[u8], old: Option<&[u8]>, value: &[u8]) -> Result<(), NotReplaced> {
+        match sys::state_replace(key, old, value) {
+            0 => Ok(()),
+            1 => Err(NotReplaced::Full),
+            _ => Err(NotReplaced::Changed),
+        }
     }
 
     /// Forgets a key.
@@ -114,6 +141,15 @@ mod sys {
         fn host_state_get(key: *const u8, key_len: u32, out: *mut u8, out_max: u32) -> i32;
         #[link_name = "state_set"]
         fn host_state_set(key: *const u8, key_len: u32, value: *const u8, value_len: u32) -> i32;
+        #[link_name = "state_replace"]
+        fn host_state_replace(
+            key: *const u8,
+            key_len: u32,
+            old: *const u8,
+            old_len: u32,
+            value: *const u8,
+            value_len: u32,
+        ) -> i32;
         #[link_name = "state_delete"]
         fn host_state_delete(key: *const u8, key_len: u32) -> i32;
         #[link_name = "state_add"]
@@ -129,6 +165,8 @@ mod sys {
         safe fn host_histogram(id: u32, value: i64);
         #[link_name = "now_ms"]
         safe fn host_now_ms() -> u64;
+        #[link_name = "monotonic_us"]
+        safe fn host_monotonic_us() -> u64;
     }
 
     pub(crate) fn log(level: u32, line: &str) {
@@ -151,6 +189,10 @@ mod sys {
 
     pub(crate) fn now_ms() -> u64 {
         host_now_ms()
+    }
+
+    pub(crate) fn monotonic_us() -> u64 {
+        host_monotonic_us()
     }
 
     pub(crate) fn state_get(key: &[u8], out: &mut [u8]) -> Option<usize> {
@@ -178,6 +220,23 @@ mod sys {
             )
         };
         full == 0
+    }
+
+    pub(crate) fn state_replace(key: &[u8], old: Option<&[u8]>, value: &[u8]) -> i32 {
+        let old_len = old.map_or(u32::MAX, |old| old.len() as u32);
+        let old = old.unwrap_or_default();
+        // SAFETY: the host reads the bytes of the slices, none of `old` if its length is
+        // `u32::MAX`, and keeps no address.
+        unsafe {
+            host_state_replace(
+                key.as_ptr(),
+                key.len() as u32,
+                old.as_ptr(),
+                old_len,
+                value.as_ptr(),
+                value.len() as u32,
+            )
+        }
     }
 
     pub(crate) fn state_delete(key: &[u8]) {

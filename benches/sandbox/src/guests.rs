@@ -8,7 +8,7 @@ use tollgate_policy_host::{Capabilities, Host, HostConfig, Instance, Policy, Set
 pub const BLOCKED: usize = 1_000;
 
 /// The operations of the single-minded module, one for each call that it evaluates.
-pub const DEEDS: [(&str, &str); 11] = [
+pub const DEEDS: [(&str, &str); 13] = [
     ("nothing", ""),
     (
         "log, 32 bytes",
@@ -21,6 +21,7 @@ pub const DEEDS: [(&str, &str); 11] = [
         "(call $histogram (i32.const 0) (i64.const 1000))",
     ),
     ("now_ms", "(drop (call $now_ms))"),
+    ("monotonic_us", "(drop (call $monotonic_us))"),
     (
         "random, 16 bytes",
         "(call $random (i32.const 128) (i32.const 16))",
@@ -32,6 +33,10 @@ pub const DEEDS: [(&str, &str); 11] = [
     (
         "state_get, 8 bytes",
         "(drop (call $state_get (i32.const 16) (i32.const 8) (i32.const 128) (i32.const 8)))",
+    ),
+    (
+        "state_replace, 8 bytes by 8",
+        "(drop (call $state_replace (i32.const 16) (i32.const 8) (i32.const 64) (i32.const 8) (i32.const 64) (i32.const 8)))",
     ),
     (
         "state_add",
@@ -63,9 +68,11 @@ fn single_minded(deed: &str) -> String {
   (import "tollgate" "gauge" (func $gauge (param i32 i64)))
   (import "tollgate" "histogram" (func $histogram (param i32 i64)))
   (import "tollgate" "now_ms" (func $now_ms (result i64)))
+  (import "tollgate" "monotonic_us" (func $monotonic_us (result i64)))
   (import "tollgate" "random" (func $random (param i32 i32)))
   (import "tollgate" "state_set" (func $state_set (param i32 i32 i32 i32) (result i32)))
   (import "tollgate" "state_get" (func $state_get (param i32 i32 i32 i32) (result i32)))
+  (import "tollgate" "state_replace" (func $state_replace (param i32 i32 i32 i32 i32 i32) (result i32)))
   (import "tollgate" "state_delete" (func $state_delete (param i32 i32) (result i32)))
   (import "tollgate" "state_add" (func $state_add (param i32 i32 i64) (result i64)))
   (memory (export "memory") 2)

@@ -29,6 +29,11 @@ func Histogram(id uint32, value int64)
 //go:wasmimport tollgate now_ms
 func NowMs() int64
 
+// MonotonicUs is microseconds since an arbitrary time, and never goes back: capability clock.
+//
+//go:wasmimport tollgate monotonic_us
+func MonotonicUs() int64
+
 //go:wasmimport tollgate random
 //go:noescape
 func hostRandom(bytes unsafe.Pointer, len uint32)
@@ -40,6 +45,10 @@ func hostStateGet(key unsafe.Pointer, keyLen uint32, room unsafe.Pointer, roomLe
 //go:wasmimport tollgate state_set
 //go:noescape
 func hostStateSet(key unsafe.Pointer, keyLen uint32, value unsafe.Pointer, valueLen uint32) int32
+
+//go:wasmimport tollgate state_replace
+//go:noescape
+func hostStateReplace(key unsafe.Pointer, keyLen uint32, old unsafe.Pointer, oldLen uint32, value unsafe.Pointer, valueLen uint32) int32
 
 //go:wasmimport tollgate state_delete
 //go:noescape
@@ -84,6 +93,24 @@ func StateGet(key, room []byte) (int, bool) {
 // StateSet reports whether there was room for the value.
 func StateSet(key, value []byte) bool {
 	return hostStateSet(pointer(key), uint32(len(key)), pointer(value), uint32(len(value))) == 0
+}
+
+// Replaced is the outcome of StateReplace.
+type Replaced int32
+
+const (
+	Done    Replaced = 0
+	Full    Replaced = 1
+	Changed Replaced = 2
+)
+
+// StateReplace replaces a key's value if it still is old (nil: there is none): compare and swap.
+func StateReplace(key, old, value []byte) Replaced {
+	oldLen := uint32(len(old))
+	if old == nil {
+		oldLen = 1<<32 - 1
+	}
+	return Replaced(hostStateReplace(pointer(key), uint32(len(key)), pointer(old), oldLen, pointer(value), uint32(len(value))))
 }
 
 // StateDelete reports whether the key was there.

@@ -1,6 +1,6 @@
 //! What an evaluation needs besides the policies: buffers, processes, accounts and clocks.
 
-use tollgate_policy_host::{Hook, Rate};
+use tollgate_policy_host::{Hook, PolicyTime, Rate};
 
 use crate::accounts::Accounts;
 use crate::evaluation::Evaluation;
@@ -48,7 +48,9 @@ impl EvaluationContext<'_> {
     /// A policy delays a call.
     #[cold]
     pub(crate) fn delay(&mut self, evaluation: &mut Evaluation, delay_us: u32) {
-        let at_ns = self.meter.watch.now_ns() + u64::from(delay_us) * 1000;
+        // From the time that the policy saw, so that calls that it puts in an order keep it.
+        let at_us = self.meter.time.monotonic_us + u64::from(delay_us);
+        let at_ns = at_us * 1000;
         evaluation.stop(Why::Until { at_ns });
         self.has_stopped = true;
     }
@@ -57,8 +59,8 @@ impl EvaluationContext<'_> {
 /// Which account pays for what runs, and how much.
 pub(crate) struct Meter<'a> {
     pub(crate) watch: Stopwatch,
-    /// The policies' clock, in ms.
-    pub(crate) time_ms: u64,
+    /// The policies' clocks.
+    pub(crate) time: PolicyTime,
     pub(crate) fuel_time: FuelTime,
     pub(crate) accounts: &'a mut Accounts,
     pub(crate) events: &'a mut Vec<PolicyEvent>,
@@ -75,7 +77,7 @@ impl Meter<'_> {
     pub(crate) fn order_time(&self) -> OrderTime {
         OrderTime {
             now_ns: self.watch.now_ns(),
-            time_ms: self.time_ms,
+            time: self.time,
         }
     }
 
@@ -106,8 +108,11 @@ impl CoarseClock {
     }
 
     #[inline]
-    fn time_ms(&self, now_ns: u64) -> u64 {
-        (now_ns / 1_000_000).saturating_add_signed(self.ahead_ms)
+    fn time(&self, now_ns: u64) -> PolicyTime {
+        PolicyTime {
+            unix_ms: (now_ns / 1_000_000).saturating_add_signed(self.ahead_ms),
+            monotonic_us: now_ns / 1_000,
+        }
     }
 }
 
@@ -137,7 +142,7 @@ impl Metering {
     pub(crate) fn meter(&mut self) -> Meter<'_> {
         let watch = Stopwatch::start();
         Meter {
-            time_ms: self.clock.time_ms(watch.now_ns()),
+            time: self.clock.time(watch.now_ns()),
             watch,
             fuel_time: self.fuel_time,
             accounts: &mut self.accounts,

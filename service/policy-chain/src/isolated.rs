@@ -21,7 +21,7 @@ use tollgate_policy_host::isolated::{
     Channel, InstanceId, Order, OrderBuilder, Outcome, PostError, Ticket,
 };
 use tollgate_policy_host::limits::ISOLATED_CALLS;
-use tollgate_policy_host::{EvaluateError, Hook, LogLine, MetricChange};
+use tollgate_policy_host::{EvaluateError, Hook, LogLine, MetricChange, PolicyTime};
 use tollgate_shm_abi::status::Code;
 
 use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
@@ -64,6 +64,8 @@ pub(crate) enum Purpose {
         version: VersionNumber,
         which: Which,
         is_shadow: bool,
+        /// The time that the policy sees.
+        time: PolicyTime,
         step: Box<Step>,
     },
     Tick {
@@ -127,8 +129,8 @@ pub struct Processes {
 pub(crate) struct OrderTime {
     /// The monotonic clock.
     pub(crate) now_ns: u64,
-    /// The policies' clock, in ms.
-    pub(crate) time_ms: u64,
+    /// The policies' clocks.
+    pub(crate) time: PolicyTime,
 }
 
 /// An isolated version whose state is handed over, or that continues from it.
@@ -395,7 +397,7 @@ fn order(isolated: &Isolated, time: OrderTime, budget_ns: u64) -> Order<'_> {
     Order {
         instance: &isolated.instance,
         now_ns: time.now_ns,
-        time_ms: time.time_ms,
+        time: time.time,
         budget_ns,
         fuel_per_call: isolated.cpu.fuel_per_call,
     }
@@ -512,6 +514,7 @@ impl Isolated {
             version,
             which,
             is_shadow,
+            time: posting.time.time,
             step: Box::new(step.clone()),
         };
         line.under_way.push_back((ticket, purpose));

@@ -367,7 +367,7 @@ impl Version {
             version: self.number,
             input,
             hook: context.hook,
-            time_ms: context.meter.time_ms,
+            time: context.meter.time,
             recorder,
             calls: 0,
             fuel: 0,
@@ -419,11 +419,11 @@ impl Version {
         }
         let (ticked, fuel) = match &mut self.body {
             Body::Kept(instance) => {
-                instance.set_time_ms(meter.time_ms);
+                instance.set_time(meter.time);
                 (instance.tick(), instance.fuel_used())
             }
             Body::Compat(instance) => {
-                instance.set_time_ms(meter.time_ms);
+                instance.set_time_ms(meter.time.unix_ms);
                 (instance.tick(), instance.fuel_used())
             }
             Body::Isolated(isolated) => {
@@ -433,7 +433,7 @@ impl Version {
                 };
                 let time = OrderTime {
                     now_ns,
-                    time_ms: meter.time_ms,
+                    time: meter.time,
                 };
                 processes.tick(its, slot, time);
                 return None;

@@ -18,7 +18,9 @@ use std::time::Duration;
 use tollgate_policy_host::isolated::{
     self, Channel, InstanceHandle, InstanceSetup, Order, Process, ProcessConfig,
 };
-use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, Policy, Setup, TenantLimits};
+use tollgate_policy_host::{
+    Capabilities, Hook, Host, HostConfig, Policy, PolicyTime, Setup, TenantLimits,
+};
 use tollgate_shm_abi::wait::now_ns;
 
 const GUEST: &str = r#"(module
@@ -125,7 +127,7 @@ fn post(channel: &mut Channel, instance: &InstanceHandle, policy: &Policy, calls
     let order = Order {
         instance,
         now_ns: now_ns(),
-        time_ms: 0,
+        time: PolicyTime::default(),
         budget_ns: 1_000_000_000,
         fuel_per_call: 0,
     };

@@ -21,13 +21,13 @@ use wasmtime::OperatorCost;
 /// Units of fuel that the most expensive instruction sequences burn in a microsecond, at least.
 pub const FUEL_PER_MICROSECOND: u64 = 3_500;
 
-/// Fuel taken for a `counter`, `gauge`, `histogram` or `now_ms` call.
+/// Fuel taken for a `counter`, `gauge`, `histogram`, `now_ms` or `monotonic_us` call.
 pub(crate) const METRIC: u64 = 50;
 /// Fuel taken for a `log` call, besides one unit per byte.
 pub(crate) const LOG: u64 = 500;
 /// Fuel taken for a `state_get` call, besides one unit per byte of key and room.
 pub(crate) const STATE: u64 = 1000;
-/// Fuel taken for a call that changes the state, besides one unit per byte of key and value.
+/// Fuel taken for a call that changes the state, besides one unit per byte of key and values.
 pub(crate) const STATE_SET: u64 = 2000;
 /// Fuel taken for a `random` call.
 pub(crate) const RANDOM: u64 = 3000;

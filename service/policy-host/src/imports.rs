@@ -10,12 +10,12 @@ use crate::budget::charge;
 use crate::log::Log;
 use crate::state::Unstored;
 use crate::wasi::{self, Process};
-use crate::{Capabilities, LogLevel, Metrics, SharedState, cost, limits};
+use crate::{Capabilities, LogLevel, Metrics, PolicyTime, SharedState, cost, limits};
 
 /// The module name of the imports.
 pub(crate) const MODULE: &str = "tollgate";
 /// The imports: name, type as shown to an author, and the capability that they belong to.
-pub(crate) const FUNCTIONS: [(&str, &str, Capabilities); 10] = [
+pub(crate) const FUNCTIONS: [(&str, &str, Capabilities); 12] = [
     ("log", "function (i32, i32, i32)", Capabilities::LOG),
     ("counter", "function (i32, i64)", Capabilities::METRICS),
     ("gauge", "function (i32, i64)", Capabilities::METRICS),
@@ -40,7 +40,13 @@ pub(crate) const FUNCTIONS: [(&str, &str, Capabilities); 10] = [
         "function (i32, i32, i64) -> (i64)",
         Capabilities::STATE,
     ),
+    (
+        "state_replace",
+        "function (i32, i32, i32, i32, i32, i32) -> (i32)",
+        Capabilities::STATE,
+    ),
     ("now_ms", "function () -> (i64)", Capabilities::CLOCK),
+    ("monotonic_us", "function () -> (i64)", Capabilities::CLOCK),
     ("random", "function (i32, i32)", Capabilities::RANDOM),
 ];
 
@@ -65,8 +71,8 @@ pub(crate) struct State {
     pub(crate) log: Log,
     pub(crate) metrics: Metrics,
     pub(crate) shared: SharedState,
-    /// Unix time, as the host last set it.
-    pub(crate) now_ms: u64,
+    /// As the host last set it.
+    pub(crate) time: PolicyTime,
 }
 
 impl Process for State {
@@ -79,7 +85,7 @@ impl Process for State {
     }
 
     fn now_ms(&self) -> u64 {
-        self.now_ms
+        self.time.unix_ms
     }
 
     fn log(&mut self) -> &mut Log {
@@ -100,7 +106,9 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     linker.func_wrap(MODULE, "state_set", state_set)?;
     linker.func_wrap(MODULE, "state_delete", state_delete)?;
     linker.func_wrap(MODULE, "state_add", state_add)?;
+    linker.func_wrap(MODULE, "state_replace", state_replace)?;
     linker.func_wrap(MODULE, "now_ms", now_ms)?;
+    linker.func_wrap(MODULE, "monotonic_us", monotonic_us)?;
     linker.func_wrap(MODULE, "random", random)?;
     wasi::define(&mut linker)?;
     Ok(linker)
@@ -207,6 +215,35 @@ fn state_set(
     Ok(state.shared.set(key, value).is_err().into())
 }
 
+/// The length that stands for no value.
+const ABSENT: u32 = u32::MAX;
+
+fn state_replace(
+    mut guest: Guest<'_>,
+    key: u32,
+    key_len: u32,
+    old: u32,
+    old_len: u32,
+    value: u32,
+    value_len: u32,
+) -> wasmtime::Result<u32> {
+    let old_bytes = if old_len == ABSENT { 0 } else { old_len };
+    let bytes = [key_len, old_bytes, value_len].map(u64::from);
+    charge(&mut guest, cost::STATE_SET + bytes.iter().sum::<u64>())?;
+    let (memory, state) = memory(&mut guest, "state_replace")?;
+    let key = &memory[range(memory, "key", key, key_len)?];
+    let old = match old_len {
+        ABSENT => None,
+        len => Some(&memory[range(memory, "old value", old, len)?]),
+    };
+    let value = &memory[range(memory, "value", value, value_len)?];
+    Ok(match state.shared.replace(key, old, value) {
+        Ok(true) => 0,
+        Err(_) => 1,
+        Ok(false) => 2,
+    })
+}
+
 fn state_delete(mut guest: Guest<'_>, key: u32, key_len: u32) -> wasmtime::Result<u32> {
     charge(&mut guest, cost::STATE_SET + u64::from(key_len))?;
     let (memory, state) = memory(&mut guest, "state_delete")?;
@@ -234,7 +271,12 @@ fn state_add(mut guest: Guest<'_>, key: u32, key_len: u32, delta: i64) -> wasmti
 
 fn now_ms(mut guest: Guest<'_>) -> wasmtime::Result<u64> {
     charge(&mut guest, cost::METRIC)?;
-    Ok(guest.data().now_ms)
+    Ok(guest.data().time.unix_ms)
+}
+
+fn monotonic_us(mut guest: Guest<'_>) -> wasmtime::Result<u64> {
+    charge(&mut guest, cost::METRIC)?;
+    Ok(guest.data().time.monotonic_us)
 }
 
 fn random(mut guest: Guest<'_>, address: u32, len: u32) -> wasmtime::Result<()> {

@@ -16,8 +16,8 @@ use crate::imports::State;
 use crate::sandbox::Sandbox;
 use crate::span::Span;
 use crate::{
-    BatchError, EvaluateError, Fault, Hook, LoadError, LogLine, Metrics, Misuse, Policy, Setup,
-    Verdict, limits,
+    BatchError, EvaluateError, Fault, Hook, LoadError, LogLine, Metrics, Misuse, Policy,
+    PolicyTime, Setup, Verdict, limits,
 };
 
 /// One policy, one configuration, one memory. May move between threads, but serves one at a time.
@@ -87,9 +87,9 @@ impl Instance {
         self.sandbox.memory.data_size(&self.sandbox.store)
     }
 
-    /// Sets the clock that the policy reads, in milliseconds of Unix time; initially 0.
-    pub fn set_time_ms(&mut self, now_ms: u64) {
-        self.sandbox.store.data_mut().now_ms = now_ms;
+    /// Sets the clocks that the policy reads; initially 0.
+    pub fn set_time(&mut self, time: PolicyTime) {
+        self.sandbox.store.data_mut().time = time;
     }
 
     /// Takes the log lines since the last time, and the number of dropped ones. Also works after a

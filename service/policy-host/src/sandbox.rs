@@ -13,7 +13,8 @@ use crate::imports::State;
 use crate::log::Log;
 use crate::text::text;
 use crate::{
-    Fault, Hook, LoadError, Manifest, Metrics, Policy, Setup, SharedState, StateLimits, limits,
+    Fault, Hook, LoadError, Manifest, Metrics, Policy, PolicyTime, Setup, SharedState, StateLimits,
+    limits,
 };
 
 /// Bytes of the first buffer: enough for one call with small fields.
@@ -282,6 +283,6 @@ fn state(policy: &Policy, setup: &Setup<'_>) -> State {
         log: Log::default(),
         metrics: Metrics::of(policy.manifest()),
         shared: setup.state.cloned().unwrap_or_else(own),
-        now_ms: 0,
+        time: PolicyTime::default(),
     }
 }

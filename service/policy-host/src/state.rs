@@ -124,6 +124,21 @@ impl SharedState {
         self.lock().set(key, value)
     }
 
+    /// Replaces `old` (`None`: no value) by `value`. False if the key has another value.
+    pub(crate) fn replace(
+        &self,
+        key: &[u8],
+        old: Option<&[u8]>,
+        value: &[u8],
+    ) -> Result<bool, Unstored> {
+        let mut entries = self.lock();
+        if entries.map.get(key).map(|there| &there[..]) != old {
+            return Ok(false);
+        }
+        entries.set(key, value)?;
+        Ok(true)
+    }
+
     /// Sets a value with its compare-and-swap number, which changes. False if `cas` is neither 0
     /// nor the stored number; an absent key accepts any, as in Envoy. Four bytes precede each
     /// value, so other policies see their own values only.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate_policy_chain::sample::Sample;
 use tollgate_policy_host::{
-    Capabilities, EvaluateError, Instance, LogLine, Policy, Rate, Setup, SharedState, StateLimits,
-    TenantLimits, Verdict,
+    Capabilities, EvaluateError, Instance, LogLine, Policy, PolicyTime, Rate, Setup, SharedState,
+    StateLimits, TenantLimits, Verdict,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -111,7 +111,10 @@ impl<'a> Session<'a> {
             })?,
         };
         let instance = self.instance.insert(instance);
-        instance.set_time_ms(self.now_ms);
+        instance.set_time(PolicyTime {
+            unix_ms: self.now_ms,
+            monotonic_us: self.now_ms.saturating_mul(1000),
+        });
         Ok(instance)
     }
 

@@ -91,9 +91,11 @@ impl Policies {
             Purpose::Evaluate {
                 which,
                 is_shadow,
+                time,
                 step,
                 ..
             } => {
+                meter.time = time;
                 let mut parked = self.parked.answered(ticket);
                 parked.sort_by_key(|(index, ..)| *index);
                 let position = parked.first().map(|(_, _, position, _)| *position);

@@ -3,7 +3,7 @@
 use tollgate_engine::Status;
 use tollgate_policy_host::{
     Batch, BatchError, CompatInstance, CompatVerdict, EvaluateError, Fault, Filling, Hook,
-    Instance, LoadError, Metrics,
+    Instance, LoadError, Metrics, PolicyTime,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -22,7 +22,7 @@ pub(super) struct Evaluating<'a> {
     pub(super) version: VersionNumber,
     pub(super) input: &'a PolicyInput,
     pub(super) hook: Hook,
-    pub(super) time_ms: u64,
+    pub(super) time: PolicyTime,
     pub(super) recorder: Option<&'a mut Recorder>,
     /// Number of calls evaluated.
     pub(super) calls: u64,
@@ -89,7 +89,7 @@ impl Evaluating<'_> {
         context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
-        instance.set_time_ms(self.time_ms);
+        instance.set_time_ms(self.time.unix_ms);
         for at in 0..evaluations.len() {
             if !evaluations[at].is_wanted() {
                 continue;
@@ -148,7 +148,7 @@ impl Evaluating<'_> {
         evaluations: &mut [Evaluation],
         size: BatchSize,
     ) -> Result<(), Fault> {
-        instance.set_time_ms(self.time_ms);
+        instance.set_time(self.time);
         let evaluated = match instance.batch(self.hook, size.wanted, size.bytes) {
             Ok(batch) => self.evaluate_batch(batch, evaluations),
             Err(BatchError::Fault(fault)) => Err(fault),

@@ -27,7 +27,9 @@ use crate::isolated::wire::{
     read_log, read_metrics, views_at,
 };
 use crate::text::{cut, text};
-use crate::{EvaluateError, Fault, Hook, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
+use crate::{
+    EvaluateError, Fault, Hook, LogLine, MetricChange, Misuse, Policy, PolicyTime, Verdict, limits,
+};
 
 /// Identifies one order of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -168,8 +170,8 @@ pub struct Order<'s> {
     pub instance: &'s InstanceHandle,
     /// Now, by the monotonic clock.
     pub now_ns: u64,
-    /// The clock that the policy reads.
-    pub time_ms: u64,
+    /// The clocks that the policy reads.
+    pub time: PolicyTime,
     /// The process's time limit once it is the order's turn; [`limits::ISOLATED_MARGIN`] is added.
     pub budget_ns: u64,
     /// Fuel for evaluating one call, from now on; 0 keeps the instance's value.
@@ -389,7 +391,7 @@ impl Channel {
         let entry = OrderEntry {
             instance: order.instance.id,
             ticket: ticket.0,
-            time_ms: order.time_ms,
+            time: order.time,
             taken: self
                 .pending
                 .front()
@@ -427,7 +429,7 @@ impl Channel {
             let entry = OrderEntry {
                 instance,
                 ticket: 0,
-                time_ms: 0,
+                time: PolicyTime::default(),
                 taken: 0,
                 fuel_per_call: 0,
                 task: Task::Leave,

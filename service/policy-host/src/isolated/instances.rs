@@ -38,7 +38,8 @@ use crate::isolated::wire::{
 use crate::worker::{self, ArgumentError};
 use crate::{
     BatchError, Capabilities, EvaluateError, Fault, Hook, Host, Instance, LoadError, LogLine,
-    Manifest, MetricChange, Metrics, Policy, Setup, SharedState, StateLimits, TenantLimits, limits,
+    Manifest, MetricChange, Metrics, Policy, PolicyTime, Setup, SharedState, StateLimits,
+    TenantLimits, limits,
 };
 
 /// The first argument of a process that runs a tenant's policies.
@@ -456,7 +457,7 @@ impl Evaluate {
                 let views = self.end.receive_heap.claim(offset, len as usize);
                 let mut evaluating = Evaluating {
                     hook,
-                    time_ms: order.time_ms,
+                    time: order.time,
                     views: &views?,
                     fuel: 0,
                     part: Writer::new(count.into()),
@@ -464,7 +465,7 @@ impl Evaluate {
                 let evaluated = evaluating.evaluate(hosted, &mut fresh, count.into());
                 (evaluated.map(|()| evaluating.part), evaluating.fuel)
             }
-            Task::Tick => tick(hosted, order.time_ms),
+            Task::Tick => tick(hosted, order.time),
             Task::HandOver { version, .. } => hand_over(hosted, successor.as_deref_mut(), version),
             Task::Leave => (Ok(Writer::new(0)), 0),
         };
@@ -511,11 +512,11 @@ enum Failed {
 /// The result, and the fuel used.
 type Ended = (Result<Writer, Failed>, u64);
 
-fn tick(hosted: &mut HostedInstance, time_ms: u64) -> Ended {
+fn tick(hosted: &mut HostedInstance, time: PolicyTime) -> Ended {
     let Some(instance) = &mut hosted.instance else {
         return (Ok(Writer::new(0)), 0);
     };
-    instance.set_time_ms(time_ms);
+    instance.set_time(time);
     let ticked = instance.tick();
     let ended = ticked
         .map(|()| Writer::new(0))
@@ -554,7 +555,7 @@ fn hand_over(
 /// One batch.
 struct Evaluating<'a> {
     hook: Hook,
-    time_ms: u64,
+    time: PolicyTime,
     views: &'a [u8],
     fuel: u64,
     part: Writer,
@@ -594,7 +595,7 @@ impl Evaluating<'_> {
         let views = calls.map(|index| view(self.views, index));
         let views: Option<Vec<(u32, &[u8])>> = views.collect();
         let views = views.ok_or(Failed::Daemon(OrderError::NoView))?;
-        instance.set_time_ms(self.time_ms);
+        instance.set_time(self.time);
         let sizes = views.iter().map(|(_, view)| view.len().next_multiple_of(8));
         let evaluated = match instance.batch(self.hook, count, sizes.sum()) {
             Err(BatchError::Fault(fault)) => Err(fault),

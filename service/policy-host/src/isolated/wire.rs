@@ -1,7 +1,7 @@
 //! The bytes between the daemon and a policy process.
 //!
 //! ```text
-//!   order:   kind 1 | hook 1 | count 2 | instance 4 | successor 4 | version 4 | ticket 8 | time_ms 8 | offset 8 | len 4 | zero 4
+//!   order:   kind 1 | hook 1 | count 2 | instance 4 | successor 4 | version 4 | ticket 8 | unix_ms 8 | offset 8 | len 4 | zero 4
 //!            | taken 8 | fuel 8                                                                                       64 bytes
 //!   its part of the daemon's heap:   count x (method 4 | view_off 4 | view_len 4 | zero 4) | views, each 8-aligned
 //!
@@ -18,6 +18,8 @@
 //! the process's side and checks it here. Verdicts keep the guests' own form, so one reader checks
 //! both.
 //!
+//! In all orders but a hand-over, `monotonic_us` is in the place of `successor` and `version`.
+//!
 //! `fuel` is the budget of each call's evaluation; 0 means the instance's own. `taken` is the first
 //! ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
 //!
@@ -33,8 +35,8 @@ use tollgate_shm_abi::descriptor::Entry;
 use crate::batch::ENTRY_BYTES;
 use crate::text::text;
 use crate::{
-    Effects, Fault, FieldChange, Hook, LogLevel, LogLine, MetadataChange, MetricChange, Value,
-    Verdict, limits,
+    Effects, Fault, FieldChange, Hook, LogLevel, LogLine, MetadataChange, MetricChange, PolicyTime,
+    Value, Verdict, limits,
 };
 
 /// An instance's place in a policy process. The daemon numbers them, and never reuses a number.
@@ -66,7 +68,7 @@ pub(super) enum Task {
 pub(super) struct OrderEntry {
     pub(super) instance: InstanceId,
     pub(super) ticket: u64,
-    pub(super) time_ms: u64,
+    pub(super) time: PolicyTime,
     pub(super) taken: u64,
     pub(super) fuel_per_call: u64,
     pub(super) task: Task,
@@ -81,6 +83,7 @@ impl OrderEntry {
     pub(super) fn to_entry(self) -> Entry {
         let mut entry = [0; 64];
         let mut hook = 0;
+        entry[8..16].copy_from_slice(&self.time.monotonic_us.to_le_bytes());
         entry[0] = match self.task {
             Task::Evaluate {
                 hook: at,
@@ -105,7 +108,7 @@ impl OrderEntry {
         entry[1] = hook;
         entry[4..8].copy_from_slice(&self.instance.0.to_le_bytes());
         entry[16..24].copy_from_slice(&self.ticket.to_le_bytes());
-        entry[24..32].copy_from_slice(&self.time_ms.to_le_bytes());
+        entry[24..32].copy_from_slice(&self.time.unix_ms.to_le_bytes());
         entry[48..56].copy_from_slice(&self.taken.to_le_bytes());
         entry[56..64].copy_from_slice(&self.fuel_per_call.to_le_bytes());
         entry
@@ -134,7 +137,13 @@ impl OrderEntry {
         Some(OrderEntry {
             instance: InstanceId(word32(entry, 4)),
             ticket: word64(entry, 16),
-            time_ms: word64(entry, 24),
+            time: PolicyTime {
+                unix_ms: word64(entry, 24),
+                monotonic_us: match task {
+                    Task::HandOver { .. } => 0,
+                    Task::Evaluate { .. } | Task::Tick | Task::Leave => word64(entry, 8),
+                },
+            },
             taken: word64(entry, 48),
             fuel_per_call: word64(entry, 56),
             task,

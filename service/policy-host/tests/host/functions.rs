@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate_policy_host::{
-    Capabilities, EvaluateError, Fault, Hook, Instance, LoadError, Rate, Setup, SharedState,
-    StateLimits, TenantLimits, Verdict, limits,
+    Capabilities, EvaluateError, Fault, Hook, Instance, LoadError, PolicyTime, Rate, Setup,
+    SharedState, StateLimits, TenantLimits, Verdict, limits,
 };
 
 use crate::guests::{limits, write};
@@ -19,7 +19,9 @@ const IMPORTS: &str = r#"
   (import "tollgate" "state_set" (func $set (param i32 i32 i32 i32) (result i32)))
   (import "tollgate" "state_delete" (func $delete (param i32 i32) (result i32)))
   (import "tollgate" "state_add" (func $add (param i32 i32 i64) (result i64)))
+  (import "tollgate" "state_replace" (func $replace (param i32 i32 i32 i32 i32 i32) (result i32)))
   (import "tollgate" "now_ms" (func $now (result i64)))
+  (import "tollgate" "monotonic_us" (func $monotonic (result i64)))
   (import "tollgate" "random" (func $random (param i32 i32)))"#;
 
 const MANIFEST: &str = r#"{"abi":1,"name":"t","hooks":["request"],"methods":[{"method":"*"}],
@@ -97,6 +99,47 @@ fn the_state_is_read_and_written() {
 }
 
 #[test]
+fn a_value_is_replaced_if_it_is_still_the_old_one() {
+    let state = fresh();
+    // From `old` of some bytes at 4100 ("value") to `len` bytes there.
+    let replace = |old: &str, len: usize| {
+        format!(
+            "(i64.extend_i32_s (call $replace (i32.const 4096) (i32.const 3) {old} (i32.const 4100) (i32.const {len})))"
+        )
+    };
+    let absent = "(i32.const 0x7fffffff) (i32.const -1)";
+    let bytes = |len: usize| format!("(i32.const 4100) (i32.const {len})");
+    assert_eq!(
+        value(&replace(&bytes(0), 5), &state),
+        Ok(2),
+        "there is none"
+    );
+    assert_eq!(value(&replace(absent, 2), &state), Ok(0));
+    assert_eq!(state.get(b"key").unwrap(), b"va");
+    for (old, replaced) in [(absent, 2), (&bytes(1), 2), (&bytes(3), 2), (&bytes(2), 0)] {
+        assert_eq!(value(&replace(old, 5), &state), Ok(replaced), "{old}");
+    }
+    assert_eq!(state.get(b"key").unwrap(), b"value");
+    // An empty value isn't an absent one.
+    assert_eq!(value(&replace(&bytes(5), 0), &state), Ok(0));
+    assert_eq!(value(&replace(absent, 1), &state), Ok(2));
+    assert_eq!(value(&replace(&bytes(0), 1), &state), Ok(0));
+    let outside = "(i32.const 65534) (i32.const 9)";
+    let Err(Fault::Trap(text)) = value(&replace(outside, 1), &state) else {
+        panic!("it read outside of memory")
+    };
+    assert_eq!(text, "the old value at 65534+9 is outside of memory");
+    // Without room it stays as it is.
+    let room = SharedState::new(&StateLimits {
+        total_bytes: 300,
+        ..StateLimits::default()
+    });
+    assert_eq!(value(&replace(absent, 5), &room), Ok(0));
+    assert_eq!(value(&replace(&bytes(5), 200), &room), Ok(1));
+    assert_eq!(room.get(b"key").unwrap(), b"value");
+}
+
+#[test]
 fn integers_are_added_to() {
     let state = fresh();
     let add =
@@ -170,20 +213,23 @@ fn the_state_has_limits() {
 }
 
 #[test]
-fn the_clock_is_what_the_host_set() {
-    let state = fresh();
-    let body = format!(
-        "(drop (call $add (i32.const 4200) (i32.const 3) (call $now))) {ALLOW} i32.const 0"
-    );
-    let mut instance = instance(&parts(&body), &limits(), &state);
-    evaluate(&mut instance).unwrap();
-    assert_eq!(state.get(b"out").unwrap(), [0; 8], "nobody set it yet");
-    instance.set_time_ms(1_800_000_000_123);
-    evaluate(&mut instance).unwrap();
-    assert_eq!(
-        state.get(b"out").unwrap(),
-        1_800_000_000_123u64.to_le_bytes()
-    );
+fn the_clocks_are_what_the_host_set() {
+    let time = PolicyTime {
+        unix_ms: 1_800_000_000_123,
+        monotonic_us: 77_000_001,
+    };
+    for (clock, expected) in [("$now", time.unix_ms), ("$monotonic", time.monotonic_us)] {
+        let state = fresh();
+        let body = format!(
+            "(drop (call $add (i32.const 4200) (i32.const 3) (call {clock}))) {ALLOW} i32.const 0"
+        );
+        let mut instance = instance(&parts(&body), &limits(), &state);
+        evaluate(&mut instance).unwrap();
+        assert_eq!(state.get(b"out").unwrap(), [0; 8], "nobody set it yet");
+        instance.set_time(time);
+        evaluate(&mut instance).unwrap();
+        assert_eq!(state.get(b"out").unwrap(), expected.to_le_bytes());
+    }
 }
 
 #[test]
@@ -323,7 +369,13 @@ fn undeclared_functions_do_not_link() {
             "(param i32 i32 i64) (result i64)",
             Capabilities::STATE,
         ),
+        (
+            "state_replace",
+            "(param i32 i32 i32 i32 i32 i32) (result i32)",
+            Capabilities::STATE,
+        ),
         ("now_ms", "(result i64)", Capabilities::CLOCK),
+        ("monotonic_us", "(result i64)", Capabilities::CLOCK),
         ("random", "(param i32 i32)", Capabilities::RANDOM),
     ] {
         let import = format!(r#"(import "tollgate" "{name}" (func {ty}))"#);
@@ -661,7 +713,10 @@ fn wasi_has_no_more_than_the_policy_was_granted() {
     ] {
         let parts = with_wasi(capabilities, &body, "");
         let mut instance = instance(&parts, &limits(), &fresh());
-        instance.set_time_ms(1234);
+        instance.set_time(PolicyTime {
+            unix_ms: 1234,
+            ..PolicyTime::default()
+        });
         assert_eq!(
             evaluate(&mut instance),
             Ok(Verdict::Allow),

@@ -13,7 +13,8 @@ use tollgate_policy_host::isolated::{
     PostError, Process, ProcessConfig, Ticket,
 };
 use tollgate_policy_host::{
-    Capabilities, EvaluateError, Fault, Hook, LogLevel, Policy, TenantLimits, Verdict, limits,
+    Capabilities, EvaluateError, Fault, Hook, LogLevel, Policy, PolicyTime, TenantLimits, Verdict,
+    limits,
 };
 use tollgate_shm_abi::wait::now_ns;
 
@@ -52,7 +53,10 @@ fn order(instance: &InstanceHandle) -> Order<'_> {
     Order {
         instance,
         now_ns: now_ns(),
-        time_ms: 12_345,
+        time: PolicyTime {
+            unix_ms: 12_345,
+            monotonic_us: 678,
+        },
         budget_ns: 10_000_000_000,
         fuel_per_call: 0,
     }
@@ -261,7 +265,8 @@ fn a_fault_ends_its_instance_and_no_other() {
 
 const IMPORTS: &str = r#"(import "tollgate" "log" (func $log (param i32 i32 i32)))
   (import "tollgate" "state_add" (func $add (param i32 i32 i64) (result i64)))
-  (import "tollgate" "now_ms" (func $now (result i64)))"#;
+  (import "tollgate" "now_ms" (func $now (result i64)))
+  (import "tollgate" "monotonic_us" (func $monotonic (result i64)))"#;
 
 /// A policy that denies with a status that it counts in its memory, in the shared state or on its
 /// clock, and that logs and ticks.
@@ -290,7 +295,7 @@ fn counter(state_version: u32) -> Policy {
                (i32.store (i32.const 1036) (i32.const 2))
                (i32.store (i32.const 1040) (i32.add (global.get $n)
                   (i32.add (i32.wrap_i64 (call $add (i32.const 4096) (i32.const 3) (i64.const 1)))
-                           (i32.eq (i32.wrap_i64 (call $now)) (i32.const 12345)))))
+                           (i32.eq (i32.wrap_i64 (i64.add (call $now) (call $monotonic))) (i32.const 13023)))))
                i32.const 0"#,
         )
     };

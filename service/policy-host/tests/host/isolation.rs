@@ -7,7 +7,7 @@ use std::fmt::Write;
 use proptest::prelude::*;
 use tollgate_policy_host::{
     Capabilities, Effects, EvaluateError, Fault, FieldChange, Hook, Host, HostConfig, Instance,
-    MetadataChange, Setup, TenantLimits, Value, Verdict, limits,
+    MetadataChange, PolicyTime, Setup, TenantLimits, Value, Verdict, limits,
 };
 
 use crate::guests::{limits, view, write};
@@ -280,7 +280,10 @@ fn equal_views_leave_equal_memory() {
             bytes[24..40].fill(0);
         }
         let mut instance = policy.instantiate(&Setup::new(&limits)).unwrap();
-        instance.set_time_ms(now_ms);
+        instance.set_time(PolicyTime {
+            unix_ms: now_ms,
+            ..PolicyTime::default()
+        });
         let verdict = instance.evaluate(Hook::Request, 0, bytes.len(), write(&bytes));
         match verdict {
             Ok(Verdict::Effects(effects)) => match effects.fields[..] {

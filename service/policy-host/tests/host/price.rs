@@ -404,7 +404,9 @@ fn no_host_function_outruns_its_price() {
       (import "tollgate" "state_set" (func $set (param i32 i32 i32 i32) (result i32)))
       (import "tollgate" "state_delete" (func $delete (param i32 i32) (result i32)))
       (import "tollgate" "state_add" (func $add (param i32 i32 i64) (result i64)))
+      (import "tollgate" "state_replace" (func $replace (param i32 i32 i32 i32 i32 i32) (result i32)))
       (import "tollgate" "now_ms" (func $now (result i64)))
+      (import "tollgate" "monotonic_us" (func $monotonic (result i64)))
       (import "tollgate" "random" (func $random (param i32 i32)))"#;
     // A key of 256 bytes at 8192, all alike except for the last 4: the longest possible
     // comparisons.
@@ -418,6 +420,9 @@ fn no_host_function_outruns_its_price() {
         ("gauge", "(call $gauge (i32.const 0) (i64.const 1))".to_owned()),
         ("histogram", "(call $histogram (i32.const 0) (i64.const 1000))".to_owned()),
         ("now_ms", "(drop (call $now))".to_owned()),
+        ("monotonic_us", "(drop (call $monotonic))".to_owned()),
+        ("replace", format!("{next} (drop (call $replace {key} (i32.const 0) (i32.const 8) (i32.const 0) (i32.const 8)))")),
+        ("replace with another length", format!("{next} (drop (call $replace {key} (i32.const 0) (i32.and (local.get $i) (i32.const 127)) (i32.const 0) (i32.and (local.get $i) (i32.const 127))))")),
         ("get", format!("{next} (drop (call $get {key} (i32.const 0) (i32.const 8)))")),
         ("add", format!("{next} (drop (call $add {key} (i64.const 1)))")),
         ("delete and set", format!("{next} (drop (call $delete {key})) (drop (call $set {key} (i32.const 0) (i32.const 8)))")),
