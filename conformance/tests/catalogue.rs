@@ -25,10 +25,11 @@ const SIGNATURES_BYTES: usize = 512 << 10;
 /// Fuel for the type of a field and the loop over the configured list.
 const TYPE_FUEL: u64 = 250;
 
-const POLICIES: [&str; 13] = [
+const POLICIES: [&str; 14] = [
     "null",
     "acl",
     "rate-limit",
+    "traffic-shaping",
     "quota",
     "concurrency-limit",
     "redact",
@@ -274,6 +275,11 @@ fn configurations_are_refused_with_a_sentence() {
             "rate-limit",
             r#"{"per_second": 1, "burst": 1, "keys": 1}"#,
             "keys is 1; 8 to 16384 are allowed",
+        ),
+        (
+            "traffic-shaping",
+            r#"{"per_second": 1, "wait_ms": 1001}"#,
+            "wait_ms is 1001; 1 to 1000 are allowed",
         ),
         (
             "quota",

@@ -189,6 +189,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("policy-spin", &["tollgate-policy"], &[]),
     ("policy-witness", &["tollgate-policy"], &[]),
     ("policy-rate-limit", &["tollgate-policy"], &[]),
+    ("policy-traffic-shaping", &["tollgate-policy"], &[]),
     ("policy-quota", &["tollgate-policy"], &[]),
     ("policy-concurrency-limit", &["tollgate-policy"], &[]),
     ("policy-redact", &["tollgate-policy"], &[]),

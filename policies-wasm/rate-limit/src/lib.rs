@@ -8,11 +8,9 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tollgate_policy::table::{Key, Record, Table};
-use tollgate_policy::{Status, Verdict, json_object, now_ms, policy};
-
-/// Tokens are counted in thousandths.
-const TOKEN: u64 = 1000;
+use tollgate_policy::bucket::Buckets;
+use tollgate_policy::table::{Key, Table};
+use tollgate_policy::{Status, Verdict, json_object, monotonic_us, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,13 +35,9 @@ fn default_keys() -> u32 {
     Table::DEFAULT_KEYS
 }
 
-/// The limit and its buckets. A record is `[missing thousandths, time of that count]`: a new bucket
-/// is full.
+/// The limit: a bucket per key.
 pub struct RateLimit {
-    /// Thousandths of a token per second.
-    rate: u64,
-    capacity: u64,
-    buckets: Table,
+    buckets: Buckets,
     /// The numbers of fields and metadata keys that make the key.
     fields: u32,
     metadata: u32,
@@ -60,22 +54,8 @@ impl RateLimit {
     fn configure(config: &[u8]) -> Result<RateLimit, String> {
         let config: Config =
             serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
-        if !(0.001..=1_000_000.0).contains(&config.per_second) {
-            let rate = config.per_second;
-            return Err(format!(
-                "per_second is {rate}; 0.001 to 1000000 are allowed"
-            ));
-        }
-        if !(1..=1_000_000).contains(&config.burst) {
-            return Err(format!(
-                "burst is {}; 1 to 1000000 are allowed",
-                config.burst
-            ));
-        }
         Ok(RateLimit {
-            rate: (config.per_second * TOKEN as f64) as u64,
-            capacity: u64::from(config.burst) * TOKEN,
-            buckets: Table::new(config.keys)?,
+            buckets: Buckets::new(config.per_second, config.burst, config.keys)?,
             fields: config.fields.len() as u32,
             metadata: config.metadata.len() as u32,
             key: Key::default(),
@@ -92,21 +72,7 @@ impl RateLimit {
     fn any(&mut self, request: &Any<'_>) -> Verdict<'_> {
         let metadata = (0..self.metadata).map(|key| request.metadata(key).first());
         self.key.set(request.fields_all(), metadata);
-        let now = now_ms();
-        let (rate, capacity) = (self.rate, self.capacity);
-        let missing = |record: &Record| {
-            let refilled = now.saturating_sub(record[1]).saturating_mul(rate) / 1000;
-            record[0].saturating_sub(refilled)
-        };
-        let take = |record: &mut Record| {
-            let missing = missing(record);
-            let enough = missing + TOKEN <= capacity;
-            if enough {
-                *record = [missing + TOKEN, now];
-            }
-            enough
-        };
-        match self.buckets.update(self.key.bytes(), missing, take) {
+        match self.buckets.take(self.key.bytes(), monotonic_us()) {
             Ok(true) => Verdict::Allow,
             Ok(false) => {
                 LIMITED.add(1);
