@@ -71,10 +71,24 @@ pub(crate) struct Rule {
     pub(crate) methods: Vec<Word>,
     /// None: always.
     pub(crate) when: Option<Text>,
+    /// The rule is for calls beyond this rate.
+    pub(crate) beyond: Option<RateLimit>,
     /// A rule that can't be decided doesn't apply, instead of denying the call.
     pub(crate) skips_errors: bool,
     pub(crate) actions: Vec<Action>,
     pub(crate) end: End,
+}
+
+/// A rate that calls may have, each key for itself.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    pub(crate) at: usize,
+    /// The time between two tokens, rounded up.
+    pub(crate) interval_ns: u64,
+    /// Capacity of a bucket, in tokens.
+    pub(crate) burst: u32,
+    /// None: all calls have one bucket.
+    pub(crate) key: Option<Text>,
 }
 
 /// What happens after a rule's actions.
@@ -126,6 +140,7 @@ const RULE_KEYS: &[&str] = &[
     "hook",
     "methods",
     "when",
+    "rate_limit",
     "on_error",
     "deny",
     "allow",
@@ -139,16 +154,10 @@ const RULE_KEYS: &[&str] = &[
     "log",
 ];
 /// Keys that a reader of other tools' rules looks for, and why there is none.
-const ABSENT_KEYS: &[(&str, &str)] = &[
-    (
-        "rate_limit",
-        "a rule can't limit rates; attach the catalogue's policy rate-limit next to the rules",
-    ),
-    (
-        "mirror",
-        "a rule can't send a call to a second place; no effect of the policy ABI does",
-    ),
-];
+const ABSENT_KEYS: &[(&str, &str)] = &[(
+    "mirror",
+    "a rule can't send a call to a second place; no effect of the policy ABI does",
+)];
 
 /// Reads a file.
 pub(crate) fn read(text: &str) -> Result<RulesFile, ErrorAt> {
@@ -202,6 +211,16 @@ impl Reader<'_> {
         }
         for node in rules {
             let rule = self.rule(node, shared.as_deref())?;
+            let limiting = file.rules.iter().filter(|rule| rule.beyond.is_some());
+            if let Some(limit) = &rule.beyond
+                && limiting.count() == limits::RATE_LIMITS
+            {
+                let most = limits::RATE_LIMITS;
+                return fail(
+                    limit.at,
+                    format!("more than {most} rules of the file limit rates"),
+                );
+            }
             if let Some(twin) = file.rules.iter().find(|one| one.name == rule.name) {
                 let (name, line) = (shown(&rule.name), twin.line);
                 return fail(rule.at, format!("line {line} has a rule {name}, too"));
@@ -263,9 +282,11 @@ impl Reader<'_> {
             },
         };
         let when = table.get("when").map(|node| self.expression(node));
-        let (actions, end) = self.actions(table, hook)?;
+        let beyond = table.get("rate_limit").map(|node| self.rate_limit(node));
+        let beyond = beyond.transpose()?;
+        let (actions, end) = self.actions(table, hook, beyond.is_some())?;
         if actions.is_empty() && matches!(end, End::Next) {
-            let actions = some_of(RULE_KEYS[5..].iter().copied());
+            let actions = some_of(RULE_KEYS[6..].iter().copied());
             return fail(
                 at,
                 format!("the rule does nothing; it needs one of {actions}"),
@@ -278,13 +299,53 @@ impl Reader<'_> {
             hook,
             methods,
             when: when.transpose()?,
+            beyond,
             skips_errors: skips,
             actions,
             end,
         })
     }
 
-    fn actions(&self, table: &DeTable<'_>, hook: Hook) -> Result<(Vec<Action>, End), ErrorAt> {
+    /// `{ per_second = 5, burst = 10, key = "EXPRESSION" }`
+    fn rate_limit(&self, node: &Node<'_>) -> Result<RateLimit, ErrorAt> {
+        let at = node.span().start;
+        let table = as_table(node, "rate_limit")?;
+        check_keys(table, &["per_second", "burst", "key"], "rate_limit")?;
+        let Some(rate) = table.get("per_second") else {
+            return fail(
+                at,
+                "rate_limit has no per_second: the calls of a key that pass each second",
+            );
+        };
+        let per_second = match self.value(rate)? {
+            Value::Int(number) => number as f64,
+            Value::Double(number) => number,
+            _ => return fail(rate.span().start, "per_second is a number"),
+        };
+        let (least, most) = (limits::LEAST_PER_SECOND, limits::MOST_PER_SECOND);
+        if !(least..=most).contains(&per_second) {
+            return fail(
+                rate.span().start,
+                format!("per_second is {per_second}; {least} to {most} are allowed"),
+            );
+        }
+        let burst = table.get("burst");
+        let burst = burst.map(|node| bounded(node, "burst", 1..=limits::BURST.into()));
+        let key = table.get("key").map(|node| self.expression(node));
+        Ok(RateLimit {
+            at,
+            interval_ns: (1e9 / per_second).ceil() as u64,
+            burst: burst.transpose()?.unwrap_or(1) as u32,
+            key: key.transpose()?,
+        })
+    }
+
+    fn actions(
+        &self,
+        table: &DeTable<'_>,
+        hook: Hook,
+        limits_rate: bool,
+    ) -> Result<(Vec<Action>, End), ErrorAt> {
         let mut actions = Vec::new();
         if let Some(node) = table.get("set_fields") {
             for (key, value) in as_table(node, "set_fields")? {
@@ -343,7 +404,7 @@ impl Reader<'_> {
         if let Some(node) = table.get("log") {
             actions.push(Action::Log(self.value(node)?));
         }
-        let end = self.end(table)?;
+        let end = self.end(table, limits_rate)?;
         let only_logs = actions.iter().all(|one| matches!(one, Action::Log(_)));
         if matches!(end, End::Deny { .. }) && !only_logs {
             let at = table.get("deny").map_or(0, |node| node.span().start);
@@ -355,7 +416,11 @@ impl Reader<'_> {
         Ok((actions, end))
     }
 
-    fn end(&self, table: &DeTable<'_>) -> Result<End, ErrorAt> {
+    fn end(&self, table: &DeTable<'_>, limits_rate: bool) -> Result<End, ErrorAt> {
+        let usual = match limits_rate {
+            true => Code::RESOURCE_EXHAUSTED,
+            false => Code::PERMISSION_DENIED,
+        };
         let allows = table.get("allow").map(boolean).transpose()?;
         let Some(deny) = table.get("deny") else {
             return Ok(match allows {
@@ -369,7 +434,7 @@ impl Reader<'_> {
         }
         match deny.get_ref() {
             DeValue::Boolean(true) => Ok(End::Deny {
-                status: Code::PERMISSION_DENIED,
+                status: usual,
                 text: None,
             }),
             DeValue::String(_) => Ok(End::Deny {
@@ -381,7 +446,7 @@ impl Reader<'_> {
                 let status = table.get("status").map(|node| self.status(node));
                 let text = table.get("text").map(|node| self.value(node));
                 Ok(End::Deny {
-                    status: status.transpose()?.unwrap_or(Code::PERMISSION_DENIED),
+                    status: status.transpose()?.unwrap_or(usual),
                     text: text.transpose()?,
                 })
             }

@@ -38,6 +38,17 @@ pub const CHUNK_BYTES: usize = 8 << 10;
 /// Bytes of one function's code.
 pub const FUNCTION_BYTES: usize = 64 << 10;
 
+/// Rules that limit rates: the buckets of all fit into the shared state.
+pub const RATE_LIMITS: usize = 8;
+/// Sets of buckets of one of them, each for 8 keys. A power of two.
+pub const BUCKET_SETS: u32 = 512;
+/// The lowest rate, in calls per second.
+pub const LEAST_PER_SECOND: f64 = 0.001;
+/// The highest rate, in calls per second.
+pub const MOST_PER_SECOND: f64 = 1_000_000.0;
+/// Calls of a burst.
+pub const BURST: u32 = 1_000_000;
+
 /// Bytes of the manifest.
 pub const MANIFEST_BYTES: usize = 16 << 10;
 /// Methods of a module: those that the rules name, and those that `package.Service/*` stands for.

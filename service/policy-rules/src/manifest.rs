@@ -30,10 +30,14 @@ pub(crate) fn manifest(file: &RulesFile, name: &str, plan: &Plan) -> Result<Vec<
         .collect();
     let capabilities = [
         ("change", sides().any(|side| side.usage.changes())),
-        ("clock", sides().any(|side| side.usage.uses_clock)),
+        (
+            "clock",
+            sides().any(|side| side.usage.uses_clock || side.usage.limits_rates),
+        ),
         ("delay", sides().any(|side| side.usage.uses_delay)),
         ("priority", sides().any(|side| side.usage.uses_priority)),
         ("route", sides().any(|side| side.usage.uses_route)),
+        ("state", sides().any(|side| side.usage.limits_rates)),
     ];
     let capabilities = capabilities.into_iter().filter(|(_, used)| *used);
     let mut all = json!({

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use crate::check::Checker;
 use crate::error::{ErrorAt, fail};
-use crate::file::{Action, End, Hook, Rule, RulesFile, Value, Word};
+use crate::file::{Action, End, Hook, RateLimit, Rule, RulesFile, Value, Word};
 use crate::limits;
 use crate::ops::{Entry, Typed, concatenated};
 use crate::parse::{Node, parse};
@@ -48,6 +48,8 @@ pub(crate) struct RulePlan {
     /// Its place in the file's list.
     pub(crate) rule: usize,
     pub(crate) when: Condition,
+    /// It acts on calls beyond this rate only.
+    pub(crate) beyond: Option<RatePlan>,
     pub(crate) actions: Vec<ActionPlan>,
     pub(crate) end: EndPlan,
 }
@@ -58,6 +60,15 @@ pub(crate) enum Condition {
     If(Typed),
     /// An error, for this reason.
     Never(String),
+}
+
+/// The buckets of a rule, one for each key.
+#[derive(Debug)]
+pub(crate) struct RatePlan {
+    pub(crate) interval_ns: u64,
+    /// The time in which an empty bucket gets full.
+    pub(crate) depth_ns: u64,
+    pub(crate) key: Typed,
 }
 
 #[derive(Debug)]
@@ -105,6 +116,7 @@ pub(crate) enum EndPlan {
 struct Parsed<'a> {
     rule: &'a Rule,
     when: Option<Node>,
+    key: Option<Node>,
     /// By the rule's actions; `None` for values that are constants.
     values: Vec<Option<Node>>,
     text: Option<Node>,
@@ -206,14 +218,16 @@ impl<'a> Parsed<'a> {
             } => computed(text)?,
             _ => None,
         };
+        let key = rule.beyond.as_ref().and_then(|rate| rate.key.as_ref());
         let mut parsed = Parsed {
             rule,
             when: rule.when.as_ref().map(parse).transpose()?,
+            key: key.map(parse).transpose()?,
             values: values.collect::<Result<_, _>>()?,
             text,
             needs_method: false,
         };
-        let nodes = parsed.when.iter().chain(&parsed.text);
+        let nodes = parsed.when.iter().chain(&parsed.key).chain(&parsed.text);
         let mut nodes = nodes.chain(parsed.values.iter().flatten());
         let is_of_field =
             |action: &Action| matches!(action, Action::SetField(..) | Action::ClearField(_));
@@ -239,6 +253,7 @@ impl Planner<'_> {
             return Ok(RulePlan {
                 rule: at,
                 when: Condition::Never(why),
+                beyond: None,
                 actions: Vec::new(),
                 end: EndPlan::Next,
             });
@@ -250,6 +265,10 @@ impl Planner<'_> {
                 Type::Bool,
                 "the condition of a rule",
             )?),
+        };
+        let beyond = match &rule.beyond {
+            None => None,
+            Some(rate) => Some(self.rate(rule, rate, parsed.key.as_ref())?),
         };
         let mut actions = Vec::new();
         for (action, node) in rule.actions.iter().zip(&parsed.values) {
@@ -266,8 +285,27 @@ impl Planner<'_> {
         Ok(RulePlan {
             rule: at,
             when,
+            beyond,
             actions,
             end,
+        })
+    }
+
+    fn rate(
+        &mut self,
+        rule: &Rule,
+        rate: &RateLimit,
+        key: Option<&Node>,
+    ) -> Result<RatePlan, ErrorAt> {
+        self.side.usage.limits_rates = true;
+        let what = "the key of a rate limit";
+        Ok(RatePlan {
+            interval_ns: rate.interval_ns,
+            depth_ns: rate.interval_ns * u64::from(rate.burst),
+            key: match key {
+                Some(node) => self.checker(rule).expect(node, Type::String, what)?,
+                None => Typed::constant(Const::String(String::new())),
+            },
         })
     }
 
@@ -304,6 +342,9 @@ impl Planner<'_> {
             }
             (Some(Value::Text(_, text)), None) => Ok(constant(format!("{text}{suffix}"))),
             (Some(_), None) => fail(rule.at, "the text of a denial is no text"),
+            (None, None) if rule.beyond.is_some() => {
+                Ok(constant(format!("too many calls; try again later{suffix}")))
+            }
             (None, None) => Ok(constant(format!("denied by a rule{suffix}"))),
         }
     }

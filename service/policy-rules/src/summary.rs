@@ -27,7 +27,7 @@ pub struct ReadRule {
     pub name: String,
     /// `request` or `reply`.
     pub hook: &'static str,
-    /// `deny`, `allow`, or `change` for all others.
+    /// `deny`, `allow`, or `change` for all others. A rule with a rate limit does so beyond it.
     pub ends: &'static str,
 }
 

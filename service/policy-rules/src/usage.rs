@@ -14,6 +14,7 @@ pub(crate) struct Usage {
     pub(crate) uses_priority: bool,
     pub(crate) uses_route: bool,
     pub(crate) uses_delay: bool,
+    pub(crate) limits_rates: bool,
 }
 
 impl Usage {

@@ -159,3 +159,26 @@ pub(crate) fn unaligned(offset: u32) -> MemArg {
         memory_index: 0,
     }
 }
+
+/// A parameter of a function.
+pub(crate) fn parameter(at: u32) -> Local {
+    Local(at)
+}
+
+/// A loop that ends when `left`, a number, is 0; the body must change it.
+pub(crate) fn while_not_zero(c: &mut Code, left: Local, body: impl FnOnce(&mut Code, Label)) {
+    let done = c.block(BlockType::Empty);
+    let top = c.begin_loop();
+    c.get(left).op().i32_eqz();
+    c.br_if(done);
+    body(c, done);
+    c.br(top);
+    c.end();
+    c.end();
+}
+
+/// `local += amount`.
+pub(crate) fn add(c: &mut Code, local: Local, amount: u32) {
+    c.get(local).i32(amount).op().i32_add();
+    c.set(local);
+}

@@ -6,6 +6,11 @@ const I32: ValType = ValType::I32;
 const I64: ValType = ValType::I64;
 const F64: ValType = ValType::F64;
 
+/// Outcomes of [`Helper::Take`].
+pub(crate) const TAKEN: u32 = 0;
+pub(crate) const NO_TOKEN: u32 = 1;
+pub(crate) const NO_ROOM: u32 = 2;
+
 /// A function of the module's own library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Helper {
@@ -25,6 +30,9 @@ pub(crate) enum Helper {
     Search,
     /// `(text, len, table, width, start) -> bool`
     Match,
+    /// `(key, len, rule, interval, depth) -> outcome`: takes a token of the key's bucket. Interval
+    /// and depth are in ns. The outcome is [`TAKEN`], [`NO_TOKEN`] or [`NO_ROOM`].
+    Take,
     /// `(a, b) -> product, overflow`
     Multiply,
     /// `(a, b) -> product, overflow`
@@ -74,6 +82,7 @@ impl Helper {
             Helper::Characters | Helper::IsPrintable | Helper::IsRoute => (&[I32, I32], &[I32]),
             Helper::Search => (&[I64, I32, I32], &[I32]),
             Helper::Match => (&[I32, I32, I32, I32, I32], &[I32]),
+            Helper::Take => (&[I32, I32, I64, I64, I64], &[I32]),
             Helper::Multiply | Helper::MultiplyUnsigned => (&[I64, I64], &[I64, I32]),
             Helper::FloorDivide => (&[I64, I64], &[I64]),
             Helper::CompareIntUint => (&[I64, I64], &[I32]),

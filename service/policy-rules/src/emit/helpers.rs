@@ -1,11 +1,12 @@
-//! The functions that a module's rules call: texts, numbers, times, and the verdicts.
+//! The functions that a module's rules call: texts, numbers, times, buckets, and the verdicts.
 
 use wasm_encoder::{BlockType, ValType};
 
-use crate::emit::code::{Code, Label, Local, at, unaligned};
+use crate::emit::buckets;
+use crate::emit::code::{Code, Local, add, at, parameter, unaligned, while_not_zero};
+use crate::emit::hash::hash_of;
 use crate::emit::helper::Helper;
 use crate::emit::module::{EFFECTS, HEAP, Import, Module, PAGE};
-use crate::emit::texts::FACTOR;
 use crate::limits;
 use crate::ops::TimePart;
 use crate::regex::{DEAD, MATCHED};
@@ -67,6 +68,7 @@ fn code(module: &mut Module, helper: Helper) -> Code {
         Helper::LookUp => look_up(module, c),
         Helper::Search => search(c),
         Helper::Match => match_table(c),
+        Helper::Take => buckets::take(module, c),
         Helper::Multiply => multiply(c),
         Helper::MultiplyUnsigned => multiply_unsigned(c),
         Helper::FloorDivide => floor_divide(c),
@@ -89,28 +91,6 @@ fn code(module: &mut Module, helper: Helper) -> Code {
         Helper::Fail => fail(module, c),
     }
     code
-}
-
-fn parameter(at: u32) -> Local {
-    Local(at)
-}
-
-/// A loop that ends when `left`, a number, is 0; the body must change it.
-fn while_not_zero(c: &mut Code, left: Local, body: impl FnOnce(&mut Code, Label)) {
-    let done = c.block(BlockType::Empty);
-    let top = c.begin_loop();
-    c.get(left).op().i32_eqz();
-    c.br_if(done);
-    body(c, done);
-    c.br(top);
-    c.end();
-    c.end();
-}
-
-/// `local += amount`.
-fn add(c: &mut Code, local: Local, amount: u32) {
-    c.get(local).i32(amount).op().i32_add();
-    c.set(local);
 }
 
 fn allocate(c: &mut Code) {
@@ -249,51 +229,12 @@ fn characters(c: &mut Code) {
     c.get(count);
 }
 
-/// `state = mix(state, word)`, where the word is on the stack.
-fn mix(c: &mut Code, state: Local) {
-    c.get(state).op().i64_xor();
-    c.i64(FACTOR.cast_signed()).op().i64_mul();
-    c.tee(state).get(state).i64(32).op().i64_shr_u().i64_xor();
-    c.set(state);
-}
-
 fn look_up(module: &mut Module, c: &mut Code) {
     let (text, len, table, mask) = (parameter(0), parameter(1), parameter(2), parameter(3));
     let same = module.helper(Helper::Same);
-    let (state, word) = (c.local(I64), c.local(I64));
-    let (next, last, hash, found) = (c.local(I32), c.local(I32), c.local(I32), c.local(I32));
-    c.get(len).op().i64_extend_i32_u();
-    c.set(state);
-    c.get(text).set(next);
-    c.get(len).i32(8).op().i32_ge_u();
-    c.begin_if(BlockType::Empty);
-    c.get(text).get(len).op().i32_add();
-    c.i32(8).op().i32_sub();
-    c.set(last);
-    let words = c.block(BlockType::Empty);
-    let top = c.begin_loop();
-    c.get(next).get(last).op().i32_ge_u();
-    c.br_if(words);
-    c.get(next).op().i64_load(unaligned(0));
-    mix(c, state);
-    add(c, next, 8);
-    c.br(top);
-    c.end();
-    c.end();
-    c.get(last).op().i64_load(unaligned(0));
-    mix(c, state);
-    c.begin_else();
-    c.get(len).set(last);
-    while_not_zero(c, last, |c, _| {
-        c.get(word).i64(8).op().i64_shl();
-        c.get(next).op().i64_load8_u(unaligned(0)).i64_or();
-        c.set(word);
-        add(c, next, 1);
-        add(c, last, u32::MAX);
-    });
-    c.get(word);
-    mix(c, state);
-    c.end();
+    let (hash, found) = (c.local(I32), c.local(I32));
+    let (next, last) = (c.local(I32), c.local(I32));
+    let state = hash_of(c, text, len);
     c.get(state).op().i32_wrap_i64();
     c.tee(hash).set(next);
     let top = c.begin_loop();

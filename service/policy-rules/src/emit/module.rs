@@ -37,6 +37,9 @@ pub(crate) enum Import {
     Counter,
     Log,
     Now,
+    Monotonic,
+    Get,
+    Replace,
 }
 
 /// A text in memory.
@@ -197,6 +200,9 @@ impl Module {
                 Import::Counter => ("counter", &[ValType::I32, ValType::I64], &[]),
                 Import::Log => ("log", &[ValType::I32, ValType::I32, ValType::I32], &[]),
                 Import::Now => ("now_ms", &[], &[ValType::I64]),
+                Import::Monotonic => ("monotonic_us", &[], &[ValType::I64]),
+                Import::Get => ("state_get", &[ValType::I32; 4], &[ValType::I32]),
+                Import::Replace => ("state_replace", &[ValType::I32; 6], &[ValType::I32]),
             };
             all_types.push((parameters.to_vec(), results.to_vec()));
             let ty = all_types.len() as u32 - 1;

@@ -9,7 +9,8 @@
 use wasm_encoder::{BlockType, ValType};
 
 use crate::emit::code::{Code, Label, Local, at};
-use crate::emit::helper::Helper;
+use crate::emit::hash::hash;
+use crate::emit::helper::{Helper, NO_TOKEN};
 use crate::emit::helpers::{ALLOW, RECORD, VERDICT};
 use crate::emit::module::{EFFECTS, HEAP, HEAP_BASE, Import, Module, PAGE, Span};
 use crate::emit::values::Values;
@@ -17,7 +18,7 @@ use crate::error::{ErrorAt, fail};
 use crate::file::{Hook, RulesFile};
 use crate::limits;
 use crate::ops::Typed;
-use crate::plan::{ActionPlan, Condition, EndPlan, Plan, RulePlan, Side};
+use crate::plan::{ActionPlan, Condition, EndPlan, Plan, RatePlan, RulePlan, Side};
 use crate::types::{Scalar, Type};
 
 const I32: ValType = ValType::I32;
@@ -60,6 +61,9 @@ pub(crate) fn emit(file: &RulesFile, plan: &Plan, manifest: &[u8]) -> Result<Vec
     }
     if sides().any(|side| side.usage.uses_clock) {
         imports.push(Import::Now);
+    }
+    if sides().any(|side| side.usage.limits_rates) {
+        imports.extend([Import::Monotonic, Import::Get, Import::Replace]);
     }
     let mut module = Module::new(imports);
     let mut methods = [Vec::new(), Vec::new()];
@@ -227,6 +231,9 @@ impl RuleWriter<'_> {
                 return;
             }
         }
+        if let Some(rate) = &self.rule.beyond {
+            self.beyond(rate, next);
+        }
         let kept = self.keep(next);
         for (action, kept) in self.rule.actions.iter().zip(kept) {
             self.act(action, kept);
@@ -271,6 +278,30 @@ impl RuleWriter<'_> {
         self.error(next);
         self.code.end();
         self.code.free(found);
+    }
+
+    /// Goes on if there is a token.
+    fn beyond(&mut self, rate: &RatePlan, next: Label) {
+        let take = self.module.helper(Helper::Take);
+        let no_room = self.module.reason("the policy's shared state is full");
+        let name = hash(self.file.rules[self.rule.rule].name.as_bytes());
+        let outcome = self.code.local(I32);
+        let done = self.code.block(BlockType::Empty);
+        let error = self.code.block(BlockType::Result(I32));
+        let (key, len) = self.values().span(&rate.key, error);
+        self.code.get(key).get(len).i64(name.cast_signed());
+        for ns in [rate.interval_ns, rate.depth_ns] {
+            self.code.i64(ns.cast_signed());
+        }
+        self.code.call(take).tee(outcome).op().i32_eqz();
+        self.code.br_if(next);
+        self.code.get(outcome).i32(NO_TOKEN).op().i32_eq();
+        self.code.br_if(done);
+        self.code.i32(no_room);
+        self.code.end();
+        self.error(next);
+        self.code.end();
+        self.code.free_all([outcome, key, len]);
     }
 
     /// The error whose number is on the stack denies the call, or skips the rule.

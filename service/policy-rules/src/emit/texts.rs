@@ -6,6 +6,7 @@
 use wasm_encoder::{BlockType, ValType};
 
 use crate::emit::code::{Label, Local, unaligned};
+use crate::emit::hash::hash;
 use crate::emit::helper::Helper;
 use crate::emit::values::Values;
 use crate::ops::{TextTest, Typed};
@@ -219,7 +220,7 @@ fn hash_table(values: &mut Values<'_>, all: &[Vec<u8>]) -> (u32, u32) {
     let slots = (2 * all.len()).next_power_of_two();
     let mut table = vec![(0, 0); slots];
     for text in all {
-        let hash = hash(text);
+        let hash = hash(text) as u32;
         let mut slot = hash as usize % slots;
         while table[slot] != (0, 0) {
             slot = (slot + 1) % slots;
@@ -233,37 +234,4 @@ fn hash_table(values: &mut Values<'_>, all: &[Vec<u8>]) -> (u32, u32) {
         .flat_map(|(hash, address)| [hash, address]);
     let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
     (values.module.table(&bytes), slots as u32 - 1)
-}
-
-/// The factor of the hash.
-pub(crate) const FACTOR: u64 = 0xff51_afd7_ed55_8ccd;
-
-/// The hash that the module computes, too: of the length, the first and the last bytes, and those
-/// between them. Callers can't lengthen a search: the author has chosen the texts in the table.
-fn hash(text: &[u8]) -> u32 {
-    let word = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&text[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    let mix = |state: u64, word: u64| {
-        let product = (state ^ word).wrapping_mul(FACTOR);
-        product ^ product >> 32
-    };
-    let mut state = text.len() as u64;
-    match text.len().checked_sub(8) {
-        Some(last) => {
-            for at in (0..last).step_by(8) {
-                state = mix(state, word(at));
-            }
-            state = mix(state, word(last));
-        }
-        None => {
-            let word = text
-                .iter()
-                .fold(0, |word, byte| word << 8 | u64::from(*byte));
-            state = mix(state, word);
-        }
-    }
-    state as u32
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cel::{Context, Program, Value};
 use serde_json::json;
-use tollgate_policy_tools::{Cases, Module, bench_cases};
+use tollgate_policy_tools::{Cases, Module, bench_cases, test};
 
 use crate::bed::{CALL, compiled, rule, schema};
 
@@ -52,4 +52,29 @@ fn a_rule_in_its_sandbox_is_faster_than_an_interpreter() {
     let ratio = ratios[ROUNDS / 2];
     println!("the interpreter takes {ratio:.1} times as long as a rule in its sandbox (bar 5)");
     assert!(ratio > 1.5, "{ratio}");
+}
+
+/// A search in a long list of texts that look alike takes as many steps as one in a short list.
+#[test]
+fn long_lists_of_similar_texts_are_searched_fast() {
+    for name in ["user ", "customer-", "a-very-long-prefix-of-", ""] {
+        let fuel = |count: usize| {
+            let texts: Vec<_> = (0..count).map(|at| format!("{name}{at:04}")).collect();
+            let rules = format!(
+                "[lists]\nall = {texts:?}\n{}",
+                rule("when = 'request.s in all'\ndeny = true")
+            );
+            let module = Module::load(&compiled(&rules).unwrap().module).unwrap();
+            let cases = texts.iter().step_by(count.div_ceil(64)).map(|text| {
+                json!({"name": text, "method": CALL, "request": {"s": text}, "expect": {"verdict": "deny"}})
+            });
+            let cases: Vec<_> = cases.collect();
+            let cases = Cases::parse(&json!({ "cases": cases }).to_string()).unwrap();
+            let report = test(module.policy(), schema(), &cases).unwrap();
+            assert_eq!(report.failed(), 0);
+            report.outcomes.iter().map(|case| case.fuel).max().unwrap()
+        };
+        let (short, long) = (fuel(64), fuel(8192));
+        assert!(long <= short + short / 2, "{name}: {long}, {short}");
+    }
 }

@@ -73,7 +73,7 @@ fn keys_and_values_of_the_file_are_checked() {
     );
     check(
         &rule("rate_limit = 1"),
-        "line 4, column 1: a rule can't limit rates; attach the catalogue's policy rate-limit",
+        "line 4, column 14: rate_limit is a table, not an integer",
     );
     check(
         &rule("route = 'Blue'"),

@@ -11,4 +11,5 @@ mod effects;
 mod errors;
 mod expressions;
 mod hostile;
+mod rates;
 mod shape;
