@@ -1,4 +1,5 @@
-//! `tollgate policy new`, `test`, `bench`, `inspect` and `rules`: work without a daemon.
+//! `tollgate policy new`, `test`, `bench`, `inspect`, `rules` and `validation`: work without a
+//! daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,8 +10,10 @@ use tollgate_schema::Schema;
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
+use crate::output::plain;
 use crate::policy::{Against, schema_of};
 use crate::project::New;
+use crate::stderr::warn;
 use crate::{output, project, rules, schema};
 
 /// The exit status when cases failed: 1, as with all test runners. No other failure of these
@@ -36,6 +39,13 @@ pub(crate) enum Tool {
          Example: tollgate policy rules rules.toml --proto hotel.proto -o gate.wasm"
     )]
     Rules(Rules),
+    /// Write rules for the constraints that a schema declares with buf.validate
+    #[command(
+        after_help = "The rules are a file for `policy rules` and `policy push --rules`: they deny requests that \
+         violate a constraint with INVALID_ARGUMENT.\n\n\
+         Example: tollgate policy validation --proto shop.proto -I . -o validation.toml"
+    )]
+    Validation(Validation),
 }
 
 /// What defines the services of the cases.
@@ -108,6 +118,21 @@ pub(crate) struct Rules {
     pub(crate) against: Against,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Validation {
+    #[command(flatten)]
+    pub(crate) files: schema::Files,
+    /// The services whose requests are checked; all of the schema if left out
+    #[arg(long, value_name = "SERVICE")]
+    pub(crate) service: Vec<String>,
+    /// Leave out the constraints that rules can't check, and name them on standard error
+    #[arg(long)]
+    pub(crate) partial: bool,
+    /// The file to write; standard output if left out
+    #[arg(long, short, value_name = "FILE.toml")]
+    pub(crate) output: Option<PathBuf>,
+}
+
 /// Runs the command and prints the answer. A failed case is an answer, too.
 pub(crate) fn run(command: &Tool) -> Result<ExitCode, Failure> {
     match command {
@@ -123,6 +148,7 @@ pub(crate) fn run(command: &Tool) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Tool::Rules(args) => rules(args),
+        Tool::Validation(args) => validation(args),
     }
 }
 
@@ -130,12 +156,50 @@ fn rules(args: &Rules) -> Result<ExitCode, Failure> {
     let schema = schema_of(&args.against)?;
     let compiled = rules::compiled(&args.rules, &args.name, schema.as_ref())?;
     if let Some(path) = &args.output {
-        std::fs::write(path, &compiled.module).map_err(|error| {
-            let sentence = format!("{} can't be written: {error}", path.display());
-            Failure::new(Failure::code_of(&error), sentence)
-        })?;
+        write(path, &compiled.module)?;
     }
     output::print(&compiled.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, contents: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, contents).map_err(|error| {
+        let sentence = format!("{} can't be written: {error}", path.display());
+        Failure::new(Failure::code_of(&error), sentence)
+    })
+}
+
+fn validation(args: &Validation) -> Result<ExitCode, Failure> {
+    let schema = schema::load(&args.files)?;
+    let made = tollgate_policy_rules::validation(&schema, &args.service);
+    let made = made.map_err(Failure::input)?;
+    let unchecked = made.unchecked.iter().map(|one| match one.place.as_str() {
+        "" => format!("{}: {}", one.constraint, one.reason),
+        place => format!("{place}: {}: {}", one.constraint, one.reason),
+    });
+    let unchecked: Vec<_> = unchecked
+        .map(|line: String| plain(&line).into_owned())
+        .collect();
+    if !args.partial && !unchecked.is_empty() {
+        let sentence = match unchecked.len() {
+            1 => "rules can't check a constraint of the schema".to_owned(),
+            count => format!("rules can't check {count} constraints of the schema"),
+        };
+        let failure = Failure::excerpt(sentence, &unchecked.join("\n"));
+        return Err(failure.hint("--partial, which leaves them out"));
+    }
+    if made.checked == 0 {
+        return Err(Failure::input(
+            "the requests have no constraint that rules can check",
+        ));
+    }
+    for line in &unchecked {
+        warn(&format!("not checked: {line}"));
+    }
+    match &args.output {
+        Some(path) => write(path, made.rules.as_bytes())?,
+        None => output::print(&made.rules)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -35,12 +35,14 @@ mod summary;
 mod time;
 mod types;
 mod usage;
+mod validation;
 
 use tollgate_schema::Schema;
 
 pub use error::RulesError;
 pub use summary::{Compiled, ReadRule};
 pub use types::CALLER;
+pub use validation::{Unchecked, Validation, ValidationError, validation};
 
 /// What a file of rules is compiled with.
 #[derive(Clone, Copy, Debug, Default)]

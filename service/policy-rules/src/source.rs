@@ -36,6 +36,19 @@ impl Text {
     }
 }
 
+/// A text as TOML writes it, in one line.
+pub(crate) fn toml_text(text: &str) -> String {
+    let mut all = "\"".to_owned();
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => all.extend(['\\', c]),
+            c if c.is_control() => all.push_str(&format!("\\u{:04x}", c as u32)),
+            c => all.push(c),
+        }
+    }
+    all + "\""
+}
+
 /// The TOML form of a string.
 struct Raw<'a> {
     text: &'a str,

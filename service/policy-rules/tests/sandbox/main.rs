@@ -13,3 +13,4 @@ mod expressions;
 mod hostile;
 mod rates;
 mod shape;
+mod validation;
