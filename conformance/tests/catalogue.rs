@@ -300,7 +300,7 @@ fn configurations_are_refused_with_a_sentence() {
         (
             "redact",
             "{}",
-            "there is nothing to redact: list fields in mask, remove or both",
+            "there is nothing to redact: list fields in mask, remove, reply_mask or reply_remove",
         ),
         (
             "redact",

@@ -1,4 +1,5 @@
-//! Hides data that the server doesn't need: masks texts and removes fields of requests.
+//! Hides data that the other side doesn't need: masks texts and removes fields of requests and
+//! replies.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,10 @@ struct Config {
     #[serde(default)]
     remove: Vec<String>,
     #[serde(default)]
+    reply_mask: Vec<String>,
+    #[serde(default)]
+    reply_remove: Vec<String>,
+    #[serde(default)]
     #[expect(dead_code, reason = "the daemon reads it")]
     methods: IgnoredAny,
     #[serde(default)]
@@ -23,12 +28,14 @@ struct Config {
     absent: IgnoredAny,
 }
 
-/// The changes to requests.
+/// The changes to requests and replies: the lengths of the lists.
 pub struct Redact {
     mask: u32,
+    remove: u32,
+    reply_mask: u32,
+    reply_remove: u32,
     /// The number of characters of a masked text that stay; the others become `*`.
     keep: usize,
-    remove: u32,
 }
 
 #[policy(name = "redact", version = "2.0", counters(masked, removed))]
@@ -36,15 +43,27 @@ impl Redact {
     fn configure(config: &[u8]) -> Result<Redact, String> {
         let config: Config =
             serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
-        if config.mask.is_empty() && config.remove.is_empty() {
+        let Config {
+            mask,
+            remove,
+            reply_mask,
+            reply_remove,
+            ..
+        } = &config;
+        let lists = [mask, remove, reply_mask, reply_remove];
+        let [mask, remove, reply_mask, reply_remove] = lists.map(|list| list.len() as u32);
+        if lists.into_iter().all(Vec::is_empty) {
             return Err(
-                "there is nothing to redact: list fields in mask, remove or both".to_owned(),
+                "there is nothing to redact: list fields in mask, remove, reply_mask or reply_remove"
+                    .to_owned(),
             );
         }
         Ok(Redact {
-            mask: config.mask.len() as u32,
+            mask,
+            remove,
+            reply_mask,
+            reply_remove,
             keep: config.keep,
-            remove: config.remove.len() as u32,
         })
     }
 
@@ -52,6 +71,8 @@ impl Redact {
         Lists {
             mask: self.mask,
             remove: self.remove,
+            reply_mask: self.reply_mask,
+            reply_remove: self.reply_remove,
         }
     }
 
@@ -75,6 +96,31 @@ impl Redact {
             // A field that can't be absent is removed if it isn't zero or empty already.
             if request.remove(at).is_some() {
                 request.clear_remove(at);
+                REMOVED.add(1);
+            }
+        }
+        Verdict::Allow
+    }
+
+    #[reply(
+        "*",
+        reads(config(reply_mask: string), config(reply_remove)),
+        changes(config(reply_mask: string), config(reply_remove))
+    )]
+    fn reply(&mut self, reply: &mut Reply<'_>) -> Verdict<'_> {
+        for at in 0..self.reply_mask {
+            let Some(text) = reply.reply_mask(at).and_then(|value| value.text()) else {
+                continue;
+            };
+            let masked = mask(text, self.keep);
+            if masked != text {
+                reply.set_reply_mask_bytes(at, masked.as_bytes());
+                MASKED.add(1);
+            }
+        }
+        for at in 0..self.reply_remove {
+            if reply.reply_remove(at).is_some() {
+                reply.clear_reply_remove(at);
                 REMOVED.add(1);
             }
         }
@@ -124,6 +170,22 @@ mod tests {
             assert_eq!(ask(&[("coupon", coupon)]), removed);
         }
         assert_eq!((counter(0), counter(1)), (0, 1));
+    }
+
+    #[test]
+    fn replies_have_lists_of_their_own() {
+        let config = r#"{"reply_mask": ["email"], "reply_remove": ["note"]}"#;
+        let desk = Desk::<Redact>::new(config).unwrap();
+        let desk = desk.with_list("reply_mask", &["email"]);
+        let mut desk = desk.with_list("reply_remove", &["note"]);
+        let fields = [("email", Field::Text("a@b")), ("note", Field::Text("x"))];
+        assert_eq!(desk.request("a.B/C", &[]), Answer::Allow);
+        let expected = vec![
+            ("email", Changed::Text("***".to_owned())),
+            ("note", Changed::Clear),
+        ];
+        assert_eq!(desk.reply("a.B/C", &fields), Answer::Change(expected));
+        assert_eq!((counter(0), counter(1)), (1, 1));
     }
 
     #[test]
