@@ -120,11 +120,11 @@ impl Buckets {
         };
         if back_ns > 0 && lease.hash != hash {
             let give_back = |record: &mut Record| record[0] = record[0].saturating_sub(back_ns);
-            self.table.update_hashed(lease.hash, worth, give_back)?;
+            self.table.change_hashed(lease.hash, worth, give_back)?;
         }
         let own_ns = if lease.hash == hash { back_ns } else { 0 };
         let most = if age_us < 2 * LEASE_US { LEASED } else { 0 };
-        let taken = self.table.update_hashed(hash, worth, |record| {
+        let taken = self.table.change_hashed(hash, worth, |record| {
             let full_ns = record[0].saturating_sub(own_ns).max(now_ns) + interval_ns;
             let wait_ns = full_ns.saturating_sub(now_ns + depth_ns);
             if wait_ns > longest_ns {

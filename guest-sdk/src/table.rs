@@ -9,7 +9,7 @@
 //! record if their hashes are equal, or if their set has no way that may be evicted: a limit is
 //! then too strict, never too lax.
 //!
-//! No update is lost: a record that another instance changes meanwhile is read again.
+//! No change is lost: a record that another instance changes meanwhile is read again.
 
 use std::ops::RangeInclusive;
 
@@ -48,7 +48,7 @@ impl Key {
         self.0.extend_from_slice(value.unwrap_or_default());
     }
 
-    /// The key, for [`Table::update`].
+    /// The key, for [`Table::change`].
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -89,7 +89,7 @@ impl Table {
     }
 
     /// Calls `change` with a key's record and stores the result. If another instance has changed
-    /// the record meanwhile, it does so again with that one.
+    /// the record meanwhile, it does so again with that one: no change is lost.
     ///
     /// `worth` rates the loss of a record: 0 for no loss, or more. In a full set the new key
     /// replaces a record with worth 0; if there is none, it shares the record with the lowest
@@ -97,40 +97,95 @@ impl Table {
     ///
     /// # Errors
     /// [`Full`]; the change is then not stored.
-    pub fn update<R>(
+    pub fn change<R>(
         &self,
         key: &[u8],
         worth: impl Fn(&Record) -> u64,
         change: impl FnMut(&mut Record) -> R,
     ) -> Result<R, Full> {
-        self.update_hashed(hash(key), worth, change)
+        self.change_hashed(hash(key), worth, change)
     }
 
-    pub(crate) fn update_hashed<R>(
+    pub(crate) fn change_hashed<R>(
         &self,
         hash: u64,
         worth: impl Fn(&Record) -> u64,
         mut change: impl FnMut(&mut Record) -> R,
     ) -> Result<R, Full> {
-        let set = ((hash % self.sets) as u32).to_le_bytes();
         loop {
-            let mut old = [0; WAYS * WAY_BYTES];
-            let there = state::get(&set, &mut old).map(|len| len.min(old.len()));
-            let used = there.unwrap_or(0) / WAY_BYTES;
-            let (way, mut record) = choose(&old, used, hash, &worth);
+            let set = Set::of(self, hash);
+            let (way, mut record) = set.choose(hash, &worth);
             let result = change(&mut record);
-            let mut new = old;
-            let words = [hash, record[0], record[1]];
-            for (place, word) in new[way * WAY_BYTES..].chunks_exact_mut(8).zip(words) {
-                place.copy_from_slice(&word.to_le_bytes());
-            }
-            let len = used.max(way + 1) * WAY_BYTES;
-            match state::replace(&set, there.map(|len| &old[..len]), &new[..len]) {
+            let (new, len) = set.with(way, hash, record);
+            match state::replace(&set.key, set.value(), &new[..len]) {
                 Ok(()) => return Ok(result),
                 Err(NotReplaced::Full) => return Err(Full),
                 Err(NotReplaced::Changed) => {}
             }
         }
+    }
+
+    /// [`Table::change`], except that what another instance does meanwhile is lost.
+    ///
+    /// # Errors
+    /// [`Full`]; the change is then not stored.
+    #[deprecated(note = "it loses changes of other runtimes: use `change`")]
+    pub fn update<R>(
+        &self,
+        key: &[u8],
+        worth: impl Fn(&Record) -> u64,
+        change: impl FnOnce(&mut Record) -> R,
+    ) -> Result<R, Full> {
+        let hash = hash(key);
+        let set = Set::of(self, hash);
+        let (way, mut record) = set.choose(hash, &worth);
+        let result = change(&mut record);
+        let (new, len) = set.with(way, hash, record);
+        match state::set(&set.key, &new[..len]) {
+            true => Ok(result),
+            false => Err(Full),
+        }
+    }
+}
+
+/// A set as it was read.
+struct Set {
+    key: [u8; 4],
+    bytes: [u8; WAYS * WAY_BYTES],
+    /// `None`: there is none yet.
+    len: Option<usize>,
+}
+
+impl Set {
+    /// The set of a key with this hash.
+    fn of(table: &Table, hash: u64) -> Set {
+        let key = ((hash % table.sets) as u32).to_le_bytes();
+        let mut bytes = [0; WAYS * WAY_BYTES];
+        let len = state::get(&key, &mut bytes).map(|len| len.min(bytes.len()));
+        Set { key, bytes, len }
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        self.len.map(|len| &self.bytes[..len])
+    }
+
+    /// The number of ways in use.
+    fn used(&self) -> usize {
+        self.len.unwrap_or(0) / WAY_BYTES
+    }
+
+    fn choose(&self, hash: u64, worth: &impl Fn(&Record) -> u64) -> (usize, Record) {
+        choose(&self.bytes, self.used(), hash, worth)
+    }
+
+    /// The set with this record in a way: its bytes, and their number.
+    fn with(&self, way: usize, hash: u64, record: Record) -> ([u8; WAYS * WAY_BYTES], usize) {
+        let mut bytes = self.bytes;
+        let words = [hash, record[0], record[1]];
+        for (place, word) in bytes[way * WAY_BYTES..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        (bytes, self.used().max(way + 1) * WAY_BYTES)
     }
 }
 
@@ -185,7 +240,7 @@ mod tests {
             record[0] += 1;
             record[0]
         };
-        table.update(key.as_bytes(), worth, change).unwrap()
+        table.change(key.as_bytes(), worth, change).unwrap()
     }
 
     #[test]
@@ -225,18 +280,41 @@ mod tests {
         let table = Table::new(8).unwrap();
         let keep = |_: &Record| 0;
         for i in 0..100u64 {
-            let seen = table.update(&i.to_le_bytes(), keep, |record| {
+            let seen = table.change(&i.to_le_bytes(), keep, |record| {
                 std::mem::replace(record, [i + 1, 0])
             });
             assert_eq!(seen, Ok([0, 0]), "a new key begins anew");
         }
     }
 
+    /// Another instance changes a set between reading and writing it.
+    #[test]
+    fn a_change_of_another_instance_is_not_lost() {
+        let table = Table::new(8).unwrap();
+        let mut interfered = false;
+        let sum = table.change(
+            b"k",
+            |_| 1,
+            |record| {
+                if !std::mem::replace(&mut interfered, true) {
+                    add(&table, "k");
+                    add(&table, "other");
+                }
+                record[0] += 10;
+                record[0]
+            },
+        );
+        assert_eq!(
+            (sum, add(&table, "k"), add(&table, "other")),
+            (Ok(11), 12, 2)
+        );
+    }
+
     #[test]
     fn a_full_state_is_an_error() {
         crate::testing::set_state_room(0);
         assert_eq!(
-            Table::new(8).unwrap().update(b"k", |_| 0, |_| ()),
+            Table::new(8).unwrap().change(b"k", |_| 0, |_| ()),
             Err(Full)
         );
     }

@@ -89,7 +89,7 @@ impl Quota {
             *record = [self.calls.min(calls + 1), window];
             calls < self.calls
         };
-        match self.counts.update(self.key.bytes(), so_far, count) {
+        match self.counts.change(self.key.bytes(), so_far, count) {
             Ok(true) => Verdict::Allow,
             Ok(false) => {
                 EXCEEDED.add(1);
