@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Below the ports that the kernel gives to clients (`ip_local_port_range`, ip(7)). From those, a
 /// client that tries whether the program listens already could get the program's port for its own
@@ -17,7 +18,8 @@ static GIVEN: AtomicU32 = AtomicU32::new(0);
 /// # Panics
 /// If there is none.
 pub fn free() -> SocketAddr {
-    let begin = std::process::id().wrapping_mul(37);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let begin = now.map_or(0, |now| now.subsec_nanos()) ^ std::process::id();
     let tried = (0..PORTS.len()).map(|_| {
         let number = begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
         let port = PORTS.start + (number as usize % PORTS.len()) as u16;

@@ -1,19 +1,21 @@
 //! Token buckets in the shared state, one for each key: for limits of a rate that lets bursts pass.
 //!
-//! They are the generic cell rate algorithm (ITU-T I.371, the virtual scheduling form). A record is
-//! the time at which the bucket would be full again. A token that is taken moves it on by the time
-//! that the bucket needs for one, and there is none if it would be further away than the time for
-//! the whole burst.
+//! They are the generic cell rate algorithm (ITU-T I.371, the virtual scheduling form). A record's
+//! second word is the time at which the bucket would be full again, in ns. A token that is taken
+//! moves it on by the time that the bucket needs for one, and there is none if it would be further
+//! away than the time for the whole burst.
 //!
 //! ```text
 //!     now          full again                   now + time for the burst
 //!      |---------------|------ tokens left -------|
 //! ```
 //!
-//! A bucket that many calls use is *leased from*: an instance takes some tokens more than it needs,
-//! at most an eighth of those that are left, and spends them without asking the shared state. What
-//! it hasn't spent within a millisecond goes back. So all instances together never let more pass
-//! than one bucket would, and a lease makes a limit stricter only for that millisecond.
+//! A bucket that many calls use, and none waits for, is *leased from*: an instance takes some
+//! tokens more than it needs, and spends them within a millisecond, without asking the shared
+//! state. They are at most an eighth of those that are left, and as many as come within 10 ms. With
+//! its next call the instance gives back what it hasn't spent. So all instances of a daemon
+//! together never let more pass than one bucket would, with calls up to a millisecond late; and an
+//! instance that becomes idle makes the limit stricter for 10 ms at most.
 
 use std::ops::RangeInclusive;
 
@@ -25,6 +27,10 @@ const LEASES: usize = 16;
 const LEASED: u64 = 31;
 /// How long a lease lasts, in microseconds.
 const LEASE_US: u64 = 1_000;
+/// No instance's clock is so far behind another's, in ns.
+const BEHIND_NS: u64 = 1_000_000_000;
+/// A lease has at most the tokens that come in this time.
+const LEASED_NS: u64 = 10_000_000;
 
 /// The buckets of one policy, all of one rate and burst.
 #[derive(Clone, Debug)]
@@ -112,31 +118,43 @@ impl Buckets {
         }
         let (now_ns, longest_ns) = (now_us * 1000, u64::from(longest_us) * 1000);
         let (interval_ns, depth_ns) = (self.interval_ns, self.depth_ns);
-        let worth = |record: &Record| record[0].saturating_sub(now_ns);
+        let worth = |record: &Record| record[1].saturating_sub(now_ns);
         // A bucket that has been full since the lease has these tokens already.
         let back_ns = match lease.left > 0 && now_ns < lease.full_ns {
             true => lease.left * interval_ns,
             false => 0,
         };
+        // Nor has a key that has lost its record by now.
+        let give_back = |record: &mut Record, is_own: bool| {
+            let back_ns = if is_own { back_ns } else { 0 };
+            record[1] = record[1].saturating_sub(back_ns);
+            (back_ns > 0).then_some(())
+        };
         if back_ns > 0 && lease.hash != hash {
-            let give_back = |record: &mut Record| record[0] = record[0].saturating_sub(back_ns);
             self.table.change_hashed(lease.hash, worth, give_back)?;
+            self.leases[at].left = 0;
         }
-        let own_ns = if lease.hash == hash { back_ns } else { 0 };
-        let most = if age_us < 2 * LEASE_US { LEASED } else { 0 };
-        let taken = self.table.change_hashed(hash, worth, |record| {
-            let full_ns = record[0].saturating_sub(own_ns).max(now_ns) + interval_ns;
+        let is_same = lease.hash == hash;
+        let most = match age_us < 2 * LEASE_US && longest_us == 0 {
+            true => LEASED.min(LEASED_NS / interval_ns),
+            false => 0,
+        };
+        let taken = self.table.change_hashed(hash, worth, |record, is_own| {
+            let gave_back = is_same && give_back(record, is_own).is_some();
+            // A record that is later is from a version with another rate, so it begins anew.
+            let latest_ns = now_ns + depth_ns + longest_ns + BEHIND_NS;
+            let before_ns = if record[1] > latest_ns { 0 } else { record[1] };
+            let full_ns = before_ns.max(now_ns) + interval_ns;
             let wait_ns = full_ns.saturating_sub(now_ns + depth_ns);
             if wait_ns > longest_ns {
-                record[0] = record[0].saturating_sub(own_ns);
-                return (None, 0, record[0]);
+                return gave_back.then_some((None, 0, record[1]));
             }
             let spare_ns = (now_ns + depth_ns).saturating_sub(full_ns);
             let leased = most.min(spare_ns / interval_ns / 8);
-            record[0] = full_ns + leased * interval_ns;
-            (Some(wait_ns.div_ceil(1000) as u32), leased, record[0])
+            *record = [0, full_ns + leased * interval_ns];
+            Some((Some(wait_ns.div_ceil(1000) as u32), leased, record[1]))
         });
-        let (wait_us, left, full_ns) = taken?;
+        let (wait_us, left, full_ns) = taken?.unwrap_or_default();
         self.leases[at] = Lease {
             hash,
             left,
@@ -228,19 +246,73 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_over_goes_back() {
+        let mut buckets = buckets(2_000.0, 1_000);
+        for _ in 0..3 {
+            assert_eq!(buckets.take(b"k", 10), Ok(true));
+        }
+        assert!(buckets.leases.iter().any(|lease| lease.left > 10));
+        let mut other = beside(2_000.0, 1_000);
+        let mut left = 0;
+        // The first instance asks once more, later: what it had leased is there for the other one.
+        assert_eq!(buckets.take(b"k", 2_010), Ok(true));
+        while other.take(b"k", 2_010) == Ok(true) {
+            left += 1;
+        }
+        // The bucket was full again by then.
+        assert_eq!(left, 1_000 - 1);
+    }
+
+    /// Buckets outlive a version: the next one may have another rate.
+    #[test]
+    fn a_faster_rate_is_in_force_at_once() {
+        let mut slow = buckets(0.001, 1_000);
+        while slow.take(b"k", 0) == Ok(true) {}
+        let mut fast = beside(100.0, 10);
+        let passed = (0..20).filter(|_| fast.take(b"k", 0) == Ok(true)).count();
+        assert_eq!(passed, 10);
+        // Another instance's clock may be behind: that refills nothing.
+        let mut late = beside(100.0, 10);
+        while fast.take(b"k", 5_000_000) == Ok(true) {}
+        assert_eq!(late.take(b"k", 4_999_000), Ok(false));
+    }
+
+    #[test]
+    fn slow_rates_are_not_leased() {
         let mut buckets = buckets(1.0, 1_000);
         for _ in 0..3 {
             assert_eq!(buckets.take(b"k", 10), Ok(true));
         }
-        assert!(buckets.leases.iter().any(|lease| lease.left > 20));
-        let mut other = beside(1.0, 1_000);
-        let mut left = 0;
-        // The first instance asks once more, later: what it had leased is there for the other one.
-        assert_eq!(buckets.take(b"k", 5_000), Ok(true));
-        while other.take(b"k", 5_000) == Ok(true) {
-            left += 1;
+        assert!(buckets.leases.iter().all(|lease| lease.left == 0));
+    }
+
+    /// A key whose record another one has taken gives nothing back to others.
+    #[test]
+    fn a_lease_goes_back_to_its_own_bucket_only() {
+        reset();
+        // One set of eight records, and nine keys.
+        let [mut first, mut others] = [(); 2].map(|()| Buckets::new(2_000.0, 100, 8).unwrap());
+        let keys: Vec<[u8; 1]> = (0..9).map(|key| [key]).collect();
+        let mut passed = 0;
+        let mut exhaust = |buckets: &mut Buckets, key: &[u8], now_us: u64, most: u32| {
+            for _ in 0..most {
+                passed += u32::from(buckets.take(key, now_us).unwrap());
+            }
+            passed
+        };
+        exhaust(&mut first, &keys[0], 0, 2);
+        for key in &keys[1..8] {
+            exhaust(&mut others, key, 0, 50);
         }
-        assert_eq!(left, 1_000 - 4);
+        // The ninth key takes the record of the first.
+        exhaust(&mut others, &keys[8], 0, 200);
+        for _ in 0..3 {
+            for key in &keys {
+                exhaust(&mut first, key, 1_100, 200);
+                exhaust(&mut others, key, 1_100, 200);
+            }
+        }
+        let passed = exhaust(&mut first, &keys[0], 1_100, 0);
+        assert!(passed <= 8 * (100 + 2), "{passed}");
     }
 
     /// What instances let pass together, with many keys and in bursts, is what one bucket per key

@@ -57,11 +57,13 @@ impl Key {
 /// A key's record; `[0, 0]` for a new key.
 pub type Record = [u64; 2];
 
-/// The shared state has no room for the table: the policy's other entries fill it.
+/// The shared state has no room for the table: the policy's other entries fill it, or have the
+/// table's keys, which are 4 bytes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A table for about this many keys.
+/// A table for about this many keys. A policy has room for one: all tables of a policy are the same
+/// entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     sets: u64,
@@ -101,24 +103,31 @@ impl Table {
         &self,
         key: &[u8],
         worth: impl Fn(&Record) -> u64,
-        change: impl FnMut(&mut Record) -> R,
+        mut change: impl FnMut(&mut Record) -> R,
     ) -> Result<R, Full> {
-        self.change_hashed(hash(key), worth, change)
+        self.change_hashed(hash(key), worth, |record, _| Some(change(record)))
+            .transpose()
+            .unwrap_or(Err(Full))
     }
 
+    /// [`Table::change`], by the key's hash. The closure also learns whether the record is the
+    /// key's own, rather than a new one or one that it shares from now on. If it returns `None`,
+    /// nothing is stored.
     pub(crate) fn change_hashed<R>(
         &self,
         hash: u64,
         worth: impl Fn(&Record) -> u64,
-        mut change: impl FnMut(&mut Record) -> R,
-    ) -> Result<R, Full> {
+        mut change: impl FnMut(&mut Record, bool) -> Option<R>,
+    ) -> Result<Option<R>, Full> {
         loop {
-            let set = Set::of(self, hash);
-            let (way, mut record) = set.choose(hash, &worth);
-            let result = change(&mut record);
+            let set = Set::of(self, hash)?;
+            let (way, mut record, is_own) = set.choose(hash, &worth);
+            let Some(result) = change(&mut record, is_own) else {
+                return Ok(None);
+            };
             let (new, len) = set.with(way, hash, record);
             match state::replace(&set.key, set.value(), &new[..len]) {
-                Ok(()) => return Ok(result),
+                Ok(()) => return Ok(Some(result)),
                 Err(NotReplaced::Full) => return Err(Full),
                 Err(NotReplaced::Changed) => {}
             }
@@ -137,8 +146,8 @@ impl Table {
         change: impl FnOnce(&mut Record) -> R,
     ) -> Result<R, Full> {
         let hash = hash(key);
-        let set = Set::of(self, hash);
-        let (way, mut record) = set.choose(hash, &worth);
+        let set = Set::of(self, hash)?;
+        let (way, mut record, _) = set.choose(hash, &worth);
         let result = change(&mut record);
         let (new, len) = set.with(way, hash, record);
         match state::set(&set.key, &new[..len]) {
@@ -157,12 +166,14 @@ struct Set {
 }
 
 impl Set {
-    /// The set of a key with this hash.
-    fn of(table: &Table, hash: u64) -> Set {
+    /// The set of a key with this hash; an error if something else has its place in the state.
+    fn of(table: &Table, hash: u64) -> Result<Set, Full> {
         let key = ((hash % table.sets) as u32).to_le_bytes();
         let mut bytes = [0; WAYS * WAY_BYTES];
-        let len = state::get(&key, &mut bytes).map(|len| len.min(bytes.len()));
-        Set { key, bytes, len }
+        match state::get(&key, &mut bytes) {
+            Some(len) if len > bytes.len() => Err(Full),
+            len => Ok(Set { key, bytes, len }),
+        }
     }
 
     fn value(&self) -> Option<&[u8]> {
@@ -174,7 +185,7 @@ impl Set {
         self.len.unwrap_or(0) / WAY_BYTES
     }
 
-    fn choose(&self, hash: u64, worth: &impl Fn(&Record) -> u64) -> (usize, Record) {
+    fn choose(&self, hash: u64, worth: &impl Fn(&Record) -> u64) -> (usize, Record, bool) {
         choose(&self.bytes, self.used(), hash, worth)
     }
 
@@ -189,13 +200,14 @@ impl Set {
     }
 }
 
-/// Chooses the way for this hash. Returns it with the record to start from.
+/// Chooses the way for this hash. Returns it with the record to start from, and whether that is the
+/// key's own.
 fn choose(
     bytes: &[u8],
     used: usize,
     hash: u64,
     worth: &impl Fn(&Record) -> u64,
-) -> (usize, Record) {
+) -> (usize, Record, bool) {
     let word = |at: usize| {
         let bytes = &bytes[at..][..8];
         bytes
@@ -205,17 +217,17 @@ fn choose(
     };
     let record = |way: usize| [word(way * WAY_BYTES + 8), word(way * WAY_BYTES + 16)];
     if let Some(way) = (0..used).find(|way| word(way * WAY_BYTES) == hash) {
-        return (way, record(way));
+        return (way, record(way), true);
     }
     if used < WAYS {
-        return (used, [0, 0]);
+        return (used, [0, 0], false);
     }
     let least = (0..WAYS)
         .min_by_key(|way| worth(&record(*way)))
         .unwrap_or(0);
     match worth(&record(least)) {
-        0 => (least, [0, 0]),
-        _ => (least, record(least)),
+        0 => (least, [0, 0], false),
+        _ => (least, record(least), false),
     }
 }
 

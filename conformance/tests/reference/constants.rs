@@ -138,7 +138,8 @@ pub(crate) enum Value {
 
 pub(crate) fn shown(value: &Value, unit: &str) -> String {
     match value {
-        Value::Fraction(fraction) => format!("{fraction:.2}"),
+        Value::Fraction(fraction) if *fraction < 0.01 => fraction.to_string(),
+        Value::Fraction(fraction) => format!("{fraction:.2}").trim_end_matches(".00").to_owned(),
         Value::Several(values) => {
             let all: Vec<_> = values.iter().map(|value| shown(value, unit)).collect();
             all.join(", ")

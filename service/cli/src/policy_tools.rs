@@ -122,10 +122,11 @@ pub(crate) struct Rules {
 pub(crate) struct Validation {
     #[command(flatten)]
     pub(crate) files: schema::Files,
-    /// The services whose requests are checked; all of the schema if left out
+    /// Only requests of this service; repeat for more. All services of the schema if left out
     #[arg(long, value_name = "SERVICE")]
     pub(crate) service: Vec<String>,
-    /// Leave out the constraints that rules can't check, and name them on standard error
+    /// Write the rules although some constraints can't be checked, and list those on standard
+    /// error. Without it, the command then writes nothing and fails
     #[arg(long)]
     pub(crate) partial: bool,
     /// The file to write; standard output if left out
@@ -188,13 +189,13 @@ fn validation(args: &Validation) -> Result<ExitCode, Failure> {
         let failure = Failure::excerpt(sentence, &unchecked.join("\n"));
         return Err(failure.hint("--partial, which leaves them out"));
     }
+    for line in &unchecked {
+        warn(&format!("not checked: {line}"));
+    }
     if made.checked == 0 {
         return Err(Failure::input(
             "the requests have no constraint that rules can check",
         ));
-    }
-    for line in &unchecked {
-        warn(&format!("not checked: {line}"));
     }
     match &args.output {
         Some(path) => write(path, made.rules.as_bytes())?,

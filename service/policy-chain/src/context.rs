@@ -41,6 +41,8 @@ pub(crate) struct EvaluationContext<'a> {
     pub(crate) has_stopped: bool,
     /// Calls of this tenant wait for their account. Later calls wait behind them.
     pub(crate) is_queued: bool,
+    /// What the policy's clocks showed, if the evaluations are answers of a process.
+    pub(crate) asked: Option<PolicyTime>,
     pub(crate) meter: Meter<'a>,
 }
 
@@ -49,7 +51,8 @@ impl EvaluationContext<'_> {
     #[cold]
     pub(crate) fn delay(&mut self, evaluation: &mut Evaluation, delay_us: u32) {
         // From the time that the policy saw, so that calls that it puts in an order keep it.
-        let at_us = self.meter.time.monotonic_us + u64::from(delay_us);
+        let seen = self.asked.unwrap_or(self.meter.time);
+        let at_us = seen.monotonic_us + u64::from(delay_us);
         let at_ns = at_us * 1000;
         evaluation.stop(Why::Until { at_ns });
         self.has_stopped = true;

@@ -165,6 +165,7 @@ impl Policies {
             processes: &mut self.processes,
             has_stopped: false,
             is_queued: !is_resumed && self.parked.is_queued(chain.lane),
+            asked: None,
             meter,
         };
         let count = evaluations.len();

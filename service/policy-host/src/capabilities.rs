@@ -19,9 +19,10 @@ impl Capabilities {
     pub const LOG: Capabilities = Capabilities(1);
     /// `counter`, `gauge`, `histogram`.
     pub const METRICS: Capabilities = Capabilities(2);
-    /// `state_get`, `state_set`, `state_delete`, `state_add`: the shared state.
+    /// `state_get`, `state_set`, `state_replace`, `state_delete`, `state_add`: the shared state.
     pub const STATE: Capabilities = Capabilities(4);
-    /// `now_ms`. Must be granted by name: with a clock a policy can measure the activity of others.
+    /// `now_ms`, `monotonic_us`. Must be granted by name: with a clock a policy can measure the
+    /// activity of others.
     pub const CLOCK: Capabilities = Capabilities(8);
     /// `random`. Must be granted by name: with it a policy's verdicts aren't reproducible.
     pub const RANDOM: Capabilities = Capabilities(16);

@@ -82,7 +82,6 @@ pub(crate) struct Rule {
 /// A rate that calls may have, each key for itself.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    pub(crate) at: usize,
     /// The time between two tokens, rounded up.
     pub(crate) interval_ns: u64,
     /// Capacity of a bucket, in tokens.
@@ -124,6 +123,9 @@ pub(crate) enum Value {
     Text(usize, String),
     Expression(Text),
 }
+
+/// The counter of errors; each rule has one by its name.
+pub(crate) const ERRORS: &str = "errors";
 
 const FILE_KEYS: &[&str] = &[
     "name",
@@ -211,16 +213,6 @@ impl Reader<'_> {
         }
         for node in rules {
             let rule = self.rule(node, shared.as_deref())?;
-            let limiting = file.rules.iter().filter(|rule| rule.beyond.is_some());
-            if let Some(limit) = &rule.beyond
-                && limiting.count() == limits::RATE_LIMITS
-            {
-                let most = limits::RATE_LIMITS;
-                return fail(
-                    limit.at,
-                    format!("more than {most} rules of the file limit rates"),
-                );
-            }
             if let Some(twin) = file.rules.iter().find(|one| one.name == rule.name) {
                 let (name, line) = (shown(&rule.name), twin.line);
                 return fail(rule.at, format!("line {line} has a rule {name}, too"));
@@ -239,6 +231,12 @@ impl Reader<'_> {
             return fail(at, "the rule has no name");
         };
         let name = self.name(name)?;
+        if name.value == ERRORS {
+            return fail(
+                name.at,
+                format!("the name {ERRORS:?} is that of the counter of errors"),
+            );
+        }
         let hook = match table.get("hook").map(|hook| self.word(hook)).transpose()? {
             None => Hook::Request,
             Some(word) => match word.value.as_str() {
@@ -333,7 +331,6 @@ impl Reader<'_> {
         let burst = burst.map(|node| bounded(node, "burst", 1..=limits::BURST.into()));
         let key = table.get("key").map(|node| self.expression(node));
         Ok(RateLimit {
-            at,
             interval_ns: (1e9 / per_second).ceil() as u64,
             burst: burst.transpose()?.unwrap_or(1) as u32,
             key: key.transpose()?,

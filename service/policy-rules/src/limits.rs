@@ -38,10 +38,11 @@ pub const CHUNK_BYTES: usize = 8 << 10;
 /// Bytes of one function's code.
 pub const FUNCTION_BYTES: usize = 64 << 10;
 
-/// Rules that limit rates: the buckets of all fit into the shared state.
-pub const RATE_LIMITS: usize = 8;
-/// Sets of buckets of one of them, each for 8 keys. A power of two.
-pub const BUCKET_SETS: u32 = 512;
+/// Constraints of a schema that are made rules, or named.
+pub const CONSTRAINTS: usize = 1024;
+/// Sets of buckets of a module, each for 8 keys of its rules. A power of two: as many as the shared
+/// state has keys.
+pub const BUCKET_SETS: u32 = 4096;
 /// The lowest rate, in calls per second.
 pub const LEAST_PER_SECOND: f64 = 0.001;
 /// The highest rate, in calls per second.

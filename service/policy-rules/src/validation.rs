@@ -13,13 +13,16 @@ mod checks;
 mod options;
 mod scalars;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_schema::Schema;
+use tollgate_schema::prost_reflect::prost::Message as _;
+use tollgate_schema::prost_reflect::prost_types::FileDescriptorSet;
 use tollgate_schema::prost_reflect::{
     DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, Value,
 };
 
+use crate::file::ERRORS;
 use crate::source::toml_text;
 use crate::{Options, limits};
 use checks::{Check, Text};
@@ -61,9 +64,14 @@ pub enum ValidationError {
         "no file of the schema imports \"buf/validate/validate.proto\", so it declares no constraints"
     )]
     NoConstraints,
-    /// There are more constraints than a file has rules.
-    #[error("the requests have {0} constraints; a file has at most {most} rules: name fewer services", most = limits::RULES)]
-    TooMany(usize),
+    /// One module hasn't room for all of them.
+    #[error("the rules of {checked} constraints are too much for one module: {reason}")]
+    TooMuch {
+        /// The number of constraints.
+        checked: usize,
+        /// The limit that they exceed.
+        reason: String,
+    },
 }
 
 /// Makes rules of the constraints that the requests of these services have; of all services, if
@@ -74,12 +82,14 @@ pub enum ValidationError {
 pub fn validation(schema: &Schema, services: &[String]) -> Result<Validation, ValidationError> {
     let pool = schema.pool();
     let pool = pool.map_err(|error| ValidationError::Schema(error.to_string()))?;
+    options_are_kept(schema)?;
     let constraints = Constraints::of(pool).ok_or(ValidationError::NoConstraints)?;
     let named = services.iter().map(String::as_str);
     let named: Vec<_> = match services {
         [] => schema.services().collect(),
         _ => named.collect(),
     };
+    let (mut checks, mut unchecked) = (Vec::new(), Vec::new());
     // Methods by the message of their requests: its constraints are theirs.
     let mut methods: BTreeMap<String, (MessageDescriptor, Vec<String>)> = BTreeMap::new();
     for name in named {
@@ -87,12 +97,22 @@ pub fn validation(schema: &Schema, services: &[String]) -> Result<Validation, Va
         let service = service.ok_or_else(|| ValidationError::NoService(name.to_owned()))?;
         for method in service.methods() {
             let input = method.input();
+            if method.is_client_streaming() {
+                if constraints.are_in(&input) {
+                    unchecked.push(Unchecked {
+                        place: format!("{name}/{}", method.name()),
+                        constraint: format!("the constraints of {}", input.full_name()),
+                        reason: "a stream of requests opens with an empty message, which they may refuse"
+                            .to_owned(),
+                    });
+                }
+                continue;
+            }
             let entry = methods.entry(input.full_name().to_owned());
             let (_, methods) = entry.or_insert_with(|| (input, Vec::new()));
             methods.push(format!("{name}/{}", method.name()));
         }
     }
-    let (mut checks, mut unchecked) = (Vec::new(), Vec::new());
     for (message, methods) in methods.into_values() {
         let mut walk = Walk {
             constraints: &constraints,
@@ -101,20 +121,23 @@ pub fn validation(schema: &Schema, services: &[String]) -> Result<Validation, Va
             inside: Vec::new(),
         };
         walk.message(&message, &[]);
-        checks.extend(
-            walk.checks
-                .into_iter()
-                .map(|check| (methods.clone(), check)),
-        );
+        let name = message.full_name();
+        let its = walk.checks.into_iter();
+        checks.extend(its.map(|check| (name.to_owned(), methods.clone(), check)));
     }
-    if checks.len() > limits::RULES {
-        return Err(ValidationError::TooMany(checks.len()));
+    let found = checks.len() + unchecked.len();
+    if found > limits::CONSTRAINTS {
+        let most = limits::CONSTRAINTS;
+        return Err(ValidationError::TooMuch {
+            checked: found,
+            reason: format!("at most {most} are looked at; name fewer services"),
+        });
     }
     let mut names = Names::default();
     let mut rules =
         "# Made of the constraints of buf.validate in the schema.\nname_rules = false\n".to_owned();
     let mut checked = 0;
-    for (methods, check) in &checks {
+    for (message, methods, check) in &checks {
         let name = names.unused(&check.name());
         match compiled(schema, &name, methods, check) {
             Ok(rule) => {
@@ -122,17 +145,50 @@ pub fn validation(schema: &Schema, services: &[String]) -> Result<Validation, Va
                 checked += 1;
             }
             Err(reason) => unchecked.push(Unchecked {
-                place: check.place.clone(),
+                place: match check.place.is_empty() {
+                    true => message.clone(),
+                    false => check.place.clone(),
+                },
                 constraint: check.constraint.clone(),
                 reason,
             }),
         }
+    }
+    // Each rule compiles alone. Together they may read too many fields, say.
+    if checked > 0
+        && let Err(error) = crate::compile(&rules, &options(schema))
+    {
+        let reason = error.reason;
+        return Err(ValidationError::TooMuch { checked, reason });
     }
     Ok(Validation {
         rules,
         checked,
         unchecked,
     })
+}
+
+/// The pool of a schema leaves options out, as its library knows no editions.
+fn options_are_kept(schema: &Schema) -> Result<(), ValidationError> {
+    let set = FileDescriptorSet::decode(schema.descriptor_set());
+    let files = set.map(|set| set.file).unwrap_or_default();
+    if let Some(file) = files.iter().find(|file| file.syntax() == "editions") {
+        return Err(ValidationError::Schema(format!(
+            "{} is of an edition of protobuf: its options can't be read yet; proto2 and proto3 can",
+            file.name()
+        )));
+    }
+    let kept = DescriptorPool::decode(schema.descriptor_set());
+    kept.map(drop).map_err(|error| {
+        ValidationError::Schema(format!("the options of the schema can't be read: {error}"))
+    })
+}
+
+fn options(schema: &Schema) -> Options<'_> {
+    Options {
+        name: "validation",
+        schema: Some(schema),
+    }
 }
 
 /// The text of a rule, which compiles alone; or why it doesn't.
@@ -142,10 +198,6 @@ fn compiled(
     methods: &[String],
     check: &Check,
 ) -> Result<String, String> {
-    let options = Options {
-        name: "validation",
-        schema: Some(schema),
-    };
     let mut reason = String::new();
     for (when, text) in check.conditions() {
         let rule = format!(
@@ -162,7 +214,7 @@ fn compiled(
                 Text::Computed(cel) => format!("{{ cel = {} }}", toml_text(cel)),
             }
         );
-        match crate::compile(&rule, &options) {
+        match crate::compile(&rule, &options(schema)) {
             Ok(_) => return Ok(rule),
             Err(error) if reason.is_empty() => reason = error.reason,
             Err(_) => {}
@@ -173,7 +225,7 @@ fn compiled(
 
 /// The names of rules, which differ.
 #[derive(Default)]
-struct Names(BTreeMap<String, usize>);
+struct Names(BTreeSet<String>);
 
 impl Names {
     fn unused(&mut self, name: &str) -> String {
@@ -184,12 +236,12 @@ impl Names {
         // With room for a number.
         let end = name.floor_char_boundary(limits::NAME_BYTES - 8);
         let name: String = name[..end].chars().map(allowed).collect();
-        let count = self.0.entry(name.clone()).or_default();
-        *count += 1;
-        match *count {
-            1 => name,
-            count => format!("{name} {count}"),
-        }
+        let numbered = (2..).map(|number| format!("{name} {number}"));
+        let mut names = [name.clone()].into_iter().chain(numbered);
+        let is_free = |name: &String| name != ERRORS && !self.0.contains(name);
+        let unused = names.find(is_free).unwrap_or(name);
+        self.0.insert(unused.clone());
+        unused
     }
 }
 
@@ -198,16 +250,55 @@ struct Constraints {
     message: ExtensionDescriptor,
     field: ExtensionDescriptor,
     oneof: ExtensionDescriptor,
+    /// Names of messages.
+    constrained: BTreeSet<String>,
 }
 
 impl Constraints {
     fn of(pool: &DescriptorPool) -> Option<Constraints> {
         let find = |name: &str| pool.get_extension_by_name(&format!("buf.validate.{name}"));
-        Some(Constraints {
+        let mut constraints = Constraints {
             message: find("message")?,
             field: find("field")?,
             oneof: find("oneof")?,
-        })
+            constrained: BTreeSet::new(),
+        };
+        constraints.constrained = constraints.constrained(pool);
+        Some(constraints)
+    }
+
+    /// Whether a message, or one in it, has some.
+    fn are_in(&self, message: &MessageDescriptor) -> bool {
+        self.constrained.contains(message.full_name())
+    }
+
+    /// The messages that have some, or contain one that has.
+    fn constrained(&self, pool: &DescriptorPool) -> BTreeSet<String> {
+        let has = |options: DynamicMessage, extension| options.has_extension(extension);
+        let mut around: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut found = Vec::new();
+        for message in pool.all_messages() {
+            let name = message.full_name().to_owned();
+            let mut has_own = has(message.options(), &self.message)
+                || message.oneofs().any(|one| has(one.options(), &self.oneof));
+            for field in message.fields() {
+                has_own |= has(field.options(), &self.field);
+                if let Some(inner) = field.kind().as_message() {
+                    let inner = inner.full_name().to_owned();
+                    around.entry(inner).or_default().push(name.clone());
+                }
+            }
+            if has_own {
+                found.push(name);
+            }
+        }
+        let mut all = BTreeSet::new();
+        while let Some(name) = found.pop() {
+            if all.insert(name.clone()) {
+                found.extend(around.remove(&name).unwrap_or_default());
+            }
+        }
+        all
     }
 }
 
@@ -231,13 +322,18 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn message(&mut self, message: &MessageDescriptor, path: &[String]) {
         let name = message.full_name().to_owned();
-        if self.inside.contains(&name) || self.inside.len() == limits::NESTING {
-            self.unchecked.push(Unchecked {
-                place: dotted(path),
-                constraint: format!("the constraints of {name}"),
-                reason: "the message contains itself; rules check it on the outside only"
-                    .to_owned(),
-            });
+        if self.checks.len() + self.unchecked.len() > limits::CONSTRAINTS {
+            return;
+        }
+        let why = match self.inside.len() == limits::NESTING {
+            true => Some("the message is too deep inside others"),
+            false => self
+                .inside
+                .contains(&name)
+                .then_some("the message contains itself; rules check it on the outside only"),
+        };
+        if let Some(why) = why {
+            self.unable(path, &format!("the constraints of {name}"), why);
             return;
         }
         self.inside.push(name);
@@ -245,12 +341,16 @@ impl Walk<'_> {
         let rules = rules_in(&message.options(), &self.constraints.message);
         let mut alternatives = Vec::new();
         if let Some(rules) = &rules {
+            self.unknown(rules, path, &["cel", "cel_expression", "oneof"]);
             self.cel(rules, path, guard.as_deref());
             alternatives = self.alternatives(rules, path, guard.as_deref());
         }
         for oneof in message.oneofs() {
-            let rules = rules_in(&oneof.options(), &self.constraints.oneof);
-            if rules.is_some_and(|rules| is_true(&rules, "required")) {
+            let Some(rules) = rules_in(&oneof.options(), &self.constraints.oneof) else {
+                continue;
+            };
+            self.unknown(&rules, &below(path, oneof.name()), &["required"]);
+            if is_true(&rules, "required") {
                 let has: Vec<_> = oneof
                     .fields()
                     .map(|field| format!("has({})", selected(&below(path, field.name()))))
@@ -269,6 +369,32 @@ impl Walk<'_> {
             self.field(&field, path, is_alternative);
         }
         self.inside.pop();
+    }
+
+    fn unable(&mut self, path: &[String], constraint: &str, reason: &str) {
+        self.unchecked.push(Unchecked {
+            place: self.place(path),
+            constraint: constraint.to_owned(),
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// What an author calls this: the path, or the request's message.
+    fn place(&self, path: &[String]) -> String {
+        match path.is_empty() {
+            true => self.inside.first().cloned().unwrap_or_default(),
+            false => dotted(path),
+        }
+    }
+
+    /// Names constraints that this version doesn't know.
+    fn unknown(&mut self, rules: &DynamicMessage, path: &[String], known: &[&str]) {
+        let is_known = |name: &str| known.contains(&name);
+        for (field, value) in rules.fields() {
+            if !is_known(field.name()) && !matches!(value, Value::Message(_)) {
+                self.unable(path, field.name(), scalars::UNKNOWN);
+            }
+        }
     }
 
     /// Fields of which at most one may be set.
@@ -311,11 +437,17 @@ impl Walk<'_> {
     fn field(&mut self, field: &FieldDescriptor, outer: &[String], is_alternative: bool) {
         let path = below(outer, field.name());
         let rules = rules_in(&field.options(), &self.constraints.field);
-        let ignore = match rules.as_ref().and_then(|rules| set(rules, "ignore")) {
-            Some(value) if value.as_enum_number() == Some(3) => Ignore::Always,
-            Some(value) if value.as_enum_number() == Some(1) => Ignore::IfZero,
-            _ if is_alternative => Ignore::IfZero,
-            _ => Ignore::Unset,
+        let stated = rules.as_ref().and_then(|rules| set(rules, "ignore"));
+        let ignore = match stated.and_then(|value| value.as_enum_number()) {
+            Some(3) => Ignore::Always,
+            Some(1) => Ignore::IfZero,
+            Some(0) => Ignore::Unset,
+            Some(_) => {
+                self.unable(&path, "ignore", scalars::UNKNOWN);
+                Ignore::Unset
+            }
+            None if is_alternative => Ignore::IfZero,
+            None => Ignore::Unset,
         };
         if ignore == Ignore::Always {
             return;
@@ -323,16 +455,13 @@ impl Walk<'_> {
         let kind = field.kind();
         let inner = kind.as_message();
         if field.is_list() || field.is_map() {
-            let has_inner = inner.is_some_and(|inner| self.has_constraints(inner, &mut Vec::new()));
-            if rules.is_some() || has_inner {
-                self.unchecked.push(Unchecked {
-                    place: dotted(&path),
-                    constraint: match rules {
-                        Some(rules) => named(&rules),
-                        None => "the constraints of its items".to_owned(),
-                    },
-                    reason: "policies are shown singular fields only".to_owned(),
-                });
+            let has_inner = inner.is_some_and(|inner| self.constraints.are_in(inner));
+            let singular = "policies are shown singular fields only";
+            if let Some(rules) = &rules {
+                self.unable(&path, &named(rules), singular);
+            }
+            if has_inner {
+                self.unable(&path, "the constraints of its items", singular);
             }
             return;
         }
@@ -355,6 +484,11 @@ impl Walk<'_> {
             false => outer_guard,
         };
         if let Some(rules) = &rules {
+            self.unknown(
+                rules,
+                &path,
+                &["cel", "cel_expression", "required", "ignore"],
+            );
             self.cel(rules, &path, guard.as_deref());
             let mut value = path.clone();
             if inner.is_some_and(is_wrapper) {
@@ -363,52 +497,18 @@ impl Walk<'_> {
             for check in scalars::checks(rules, field, &selected(&value)) {
                 match check {
                     Ok((constraint, condition, text)) => {
-                        let guard = match (is_explicit && ignore == Ignore::IfZero, &guard) {
-                            (true, Some(guard)) if inner.is_none() => Some(format!(
-                                "{guard} && {selected_field} != {}",
-                                scalars::zero(field)
-                            )),
-                            _ => guard.clone(),
-                        };
-                        self.check(&path, &constraint, guard, condition, text);
+                        self.check(&path, &constraint, guard.clone(), condition, text);
                     }
-                    Err((constraint, reason)) => self.unchecked.push(Unchecked {
-                        place: dotted(&path),
-                        constraint,
-                        reason,
-                    }),
+                    Err((constraint, reason)) => self.unable(&path, &constraint, &reason),
                 }
             }
         }
         if let Some(inner) = inner
             && !is_wrapper(inner)
-            && self.has_constraints(inner, &mut Vec::new())
+            && self.constraints.are_in(inner)
         {
             self.message(inner, &path);
         }
-    }
-
-    /// Whether a message, or one in it, has constraints.
-    fn has_constraints(&self, message: &MessageDescriptor, seen: &mut Vec<String>) -> bool {
-        if seen.iter().any(|name| name == message.full_name()) {
-            return false;
-        }
-        seen.push(message.full_name().to_owned());
-        let Constraints {
-            message: of_message,
-            field: of_field,
-            oneof: of_oneof,
-        } = self.constraints;
-        message.options().has_extension(of_message)
-            || message
-                .oneofs()
-                .any(|one| one.options().has_extension(of_oneof))
-            || message.fields().any(|field| {
-                let kind = field.kind();
-                let inner = kind.as_message();
-                field.options().has_extension(of_field)
-                    || inner.is_some_and(|inner| self.has_constraints(inner, seen))
-            })
     }
 
     /// Custom constraints.

@@ -260,8 +260,8 @@ pub(crate) struct Options {
     /// instance is ready (open)
     #[arg(long)]
     pub(crate) on_fault: Option<OnFault>,
-    /// Its capabilities, in addition to log and metrics: state, change, clock, random; or none.
-    /// Initially: state,change
+    /// Its capabilities, in addition to log and metrics: state, change, clock, random, delay,
+    /// priority, route; or none. Initially: state,change
     #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',')]
     pub(crate) grant: Option<Vec<String>>,
     /// The declared fields that it may see, as dotted paths; or none. Initially: all

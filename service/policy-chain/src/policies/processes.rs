@@ -95,7 +95,6 @@ impl Policies {
                 step,
                 ..
             } => {
-                meter.time = time;
                 let mut parked = self.parked.answered(ticket);
                 parked.sort_by_key(|(index, ..)| *index);
                 let position = parked.first().map(|(_, _, position, _)| *position);
@@ -110,6 +109,7 @@ impl Policies {
                     processes: &mut self.processes,
                     has_stopped: false,
                     is_queued: false,
+                    asked: Some(time),
                     meter,
                 };
                 let evaluator = Evaluator {

@@ -52,6 +52,7 @@ impl Slot {
         // The stable version decides what a shadow has evaluated and what a candidate failed to
         // evaluate.
         if is_shadow || which == Which::Candidate {
+            context.asked = None;
             self.decide(Which::Stable, step, context, evaluations);
         }
     }

@@ -1,13 +1,15 @@
 //! The token buckets of rules that limit rates, in the policy's shared state.
 //!
 //! ```text
-//!   rule, key --hash--> set (an entry of the shared state, 8 ways) --hash--> way: hash u64 | full again at, in ns, u64
+//!   rule and key --hash--> set (an entry of the shared state, 8 ways) --hash--> way: hash u64 | full again at, in ns, u64
 //! ```
 //!
 //! They are those of the SDK for Rust (`guest-sdk/src/bucket.rs`), without leases: the generic cell
 //! rate algorithm, in sets of which a key has one way. A key whose set is full of buckets in use
-//! shares the least used one, so a limit is then too strict, never too lax. An entry's key has the
-//! hash of the rule's name, so a bucket stays that of its rule when the file changes.
+//! shares the least used one, so a limit is then too strict, never too lax.
+//!
+//! All rules share the sets, which are as many as the shared state has keys. The rule's name is part
+//! of the hash, so a bucket stays that of its rule when the file changes.
 
 use wasm_encoder::{BlockType, ValType};
 
@@ -24,10 +26,12 @@ const WAYS: u32 = 8;
 const WAY_BYTES: u32 = 16;
 const SET_BYTES: u32 = WAYS * WAY_BYTES;
 /// What a call to the shared state works on: the entry's key, its old value, and its new one.
-const KEY_BYTES: u32 = 12;
+const KEY_BYTES: u32 = 4;
 const OLD: u32 = 16;
 const NEW: u32 = OLD + SET_BYTES;
 const ROOM: u32 = NEW + SET_BYTES;
+/// No instance's clock is so far behind another's, in ns.
+const BEHIND_NS: i64 = 1_000_000_000;
 /// The length that stands for no value.
 const ABSENT: u32 = u32::MAX;
 
@@ -46,15 +50,16 @@ pub(crate) fn take(module: &mut Module, c: &mut Code) {
     let [get, replace, clock] =
         [Import::Get, Import::Replace, Import::Monotonic].map(|import| module.import(import));
     let (room, there, used, way) = (c.local(I32), c.local(I32), c.local(I32), c.local(I32));
-    let (now, full) = (c.local(I64), c.local(I64));
+    let (now, full, latest) = (c.local(I64), c.local(I64), c.local(I64));
     c.i32(ROOM).call(allocate).tee(room).op().i32_eqz();
     return_if(c, NO_ROOM);
     c.call(clock).i64(1000).op().i64_mul();
     c.set(now);
     let hash = hash_of(c, key, len);
-    c.get(room).get(rule).op().i64_store(unaligned(0));
+    c.get(hash).get(rule).op().i64_xor();
+    c.set(hash);
     c.get(room).get(hash).op().i32_wrap_i64();
-    c.i32(BUCKET_SETS - 1).op().i32_and().i32_store(at(8));
+    c.i32(BUCKET_SETS - 1).op().i32_and().i32_store(at(0));
     let again = c.begin_loop();
     c.get(room).i32(KEY_BYTES);
     c.get(room).i32(OLD).op().i32_add();
@@ -79,6 +84,18 @@ pub(crate) fn take(module: &mut Module, c: &mut Code) {
             full,
         },
     );
+    // A time that is later is from a version with another rate, so the bucket begins anew.
+    c.get(now).get(depth).op().i64_add();
+    c.set(latest);
+    c.get(full)
+        .get(latest)
+        .i64(BEHIND_NS)
+        .op()
+        .i64_add()
+        .i64_gt_u();
+    c.begin_if(BlockType::Empty);
+    c.i64(0).set(full);
+    c.end();
     // When the bucket is full again, with this token taken.
     c.get(full)
         .get(now)
@@ -88,7 +105,7 @@ pub(crate) fn take(module: &mut Module, c: &mut Code) {
         .i64_gt_u()
         .select();
     c.get(interval).op().i64_add();
-    c.tee(full).get(now).get(depth).op().i64_add().i64_gt_u();
+    c.tee(full).get(latest).op().i64_gt_u();
     return_if(c, NO_TOKEN);
     c.get(room).i32(NEW).op().i32_add();
     c.get(room).i32(OLD).op().i32_add();

@@ -30,8 +30,8 @@ pub(crate) enum Helper {
     Search,
     /// `(text, len, table, width, start) -> bool`
     Match,
-    /// `(key, len, rule, interval, depth) -> outcome`: takes a token of the key's bucket. Interval
-    /// and depth are in ns. The outcome is [`TAKEN`], [`NO_TOKEN`] or [`NO_ROOM`].
+    /// `(key, len, rule, interval, depth) -> outcome`: takes a token of the rule's bucket for the
+    /// key. Interval and depth are in ns. The outcome is [`TAKEN`], [`NO_TOKEN`] or [`NO_ROOM`].
     Take,
     /// `(a, b) -> product, overflow`
     Multiply,

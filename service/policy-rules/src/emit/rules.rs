@@ -15,7 +15,7 @@ use crate::emit::helpers::{ALLOW, RECORD, VERDICT};
 use crate::emit::module::{EFFECTS, HEAP, HEAP_BASE, Import, Module, PAGE, Span};
 use crate::emit::values::Values;
 use crate::error::{ErrorAt, fail};
-use crate::file::{Hook, RulesFile};
+use crate::file::{ERRORS, Hook, RulesFile};
 use crate::limits;
 use crate::ops::Typed;
 use crate::plan::{ActionPlan, Condition, EndPlan, Plan, RatePlan, RulePlan, Side};
@@ -41,9 +41,6 @@ const ROUTE: u32 = 8;
 
 /// The level of a rule's log lines: information.
 const LOG_LEVEL: u32 = 3;
-
-/// The counter of errors; the rules' counters follow.
-pub(crate) const ERRORS: &str = "errors";
 
 /// Names of the counters: errors, and each rule's matches, as far as the ABI has room.
 pub(crate) fn counters(file: &RulesFile) -> Vec<&str> {

@@ -36,6 +36,8 @@ impl Check {
         let Check {
             guard, condition, ..
         } = self;
+        // A line of its own ends a comment.
+        let end = if condition.contains("//") { "\n" } else { "" };
         let guarded = |condition: String| match guard {
             Some(guard) => format!("{guard} && {condition}"),
             None => condition,
@@ -50,17 +52,17 @@ impl Check {
             false => &self.text,
         };
         let constant = || Text::Constant(format!("{prefix}{text}{suffix}"));
-        let mut all = vec![(guarded(format!("!({condition})")), constant())];
+        let mut all = vec![(guarded(format!("!({condition}{end})")), constant())];
         if self.is_custom {
             let text = match self.text.is_empty() {
                 true => Text::Computed(format!(
-                    "{} + ({condition}) + {}",
+                    "{} + ({condition}{end}) + {}",
                     literal(&prefix),
                     literal(&suffix)
                 )),
                 false => constant(),
             };
-            all.push((guarded(format!("({condition}) != ''")), text));
+            all.push((guarded(format!("({condition}{end}) != ''")), text));
         }
         all
     }

@@ -49,6 +49,9 @@ const PATTERNS: &[(&str, &str, &str)] = &[
 const HOSTNAME: &str = "^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\\.)*[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\\.?$";
 const NUMBER_AT_THE_END: &str = "(?:^|\\.)[0-9]+\\.?$";
 
+/// Why a constraint that protovalidate has by now isn't checked.
+pub(super) const UNKNOWN: &str = "rules don't know this constraint";
+
 /// What a rule's field stands for.
 enum Found {
     Check(String, String),
@@ -82,7 +85,8 @@ pub(super) fn checks(
             "bytes" => bytes(name, set, value),
             "bool" => match (name.as_str(), set) {
                 ("const", Value::Bool(expected)) => equal(value, &expected.to_string()),
-                _ => Found::Nothing,
+                ("example", _) => Found::Nothing,
+                _ => Found::Unable(UNKNOWN),
             },
             "enum" => enumeration(field, name, set, value),
             "any" | "duration" | "field_mask" | "timestamp" | "repeated" | "map" => {
@@ -97,7 +101,7 @@ pub(super) fn checks(
         }
     }
     // Predefined constraints are extensions of a type's rules.
-    if let Some((extension, _)) = rules.extensions().next() {
+    for (extension, _) in rules.extensions() {
         let constraint = format!("{ty}.({})", extension.full_name());
         found.push(Err((
             constraint,
@@ -107,22 +111,20 @@ pub(super) fn checks(
     found
 }
 
-/// The zero of a field's type.
-pub(super) fn zero(field: &FieldDescriptor) -> &'static str {
-    match field.kind() {
-        Kind::Bool => "false",
-        Kind::String => "''",
-        Kind::Bytes => "b''",
-        Kind::Double | Kind::Float => "0.0",
-        _ => "0",
-    }
-}
-
 fn equal(value: &str, expected: &str) -> Found {
+    let shown = shown(expected);
     Found::Check(
         format!("{value} == {expected}"),
-        format!("must equal {expected}"),
+        format!("must equal {shown}"),
     )
+}
+
+/// A constant for a reader: without the suffix of unsigned numbers.
+fn shown(constant: &str) -> &str {
+    match constant.starts_with(|c: char| c.is_ascii_digit()) {
+        true => constant.trim_end_matches('u'),
+        false => constant,
+    }
 }
 
 /// A constant of a number's type.
@@ -149,15 +151,16 @@ fn among(name: &str, set: &Value, value: &str) -> Found {
     let Some(items) = items.map(constant).collect::<Option<Vec<_>>>() else {
         return Found::Unable("a value of its list is no finite number");
     };
-    let items = items.join(", ");
+    let shown: Vec<_> = items.iter().map(|item| shown(item)).collect();
+    let (items, shown) = (items.join(", "), shown.join(", "));
     match name {
         "in" => Found::Check(
             format!("{value} in [{items}]"),
-            format!("must be in list [{items}]"),
+            format!("must be in list [{shown}]"),
         ),
         _ => Found::Check(
             format!("!({value} in [{items}])"),
-            format!("must not be in list [{items}]"),
+            format!("must not be in list [{shown}]"),
         ),
     }
 }
@@ -189,6 +192,9 @@ fn number(rules: &DynamicMessage, name: &str, found: &Value, value: &str) -> Fou
         "const" => equal(value, &bound),
         // A bound from above is part of the check of the bound from below.
         "lt" | "lte" => match other(["gt", "gte"]) {
+            Some((_, lower)) if constant(&lower).is_none() => {
+                Found::Unable("its lower bound is no finite number")
+            }
             Some(_) => Found::Nothing,
             None => {
                 let (holds, text) = compared(name, value, &bound);
@@ -216,7 +222,7 @@ fn number(rules: &DynamicMessage, name: &str, found: &Value, value: &str) -> Fou
                 ),
             }
         }
-        _ => Found::Unable("rules don't know this constraint"),
+        _ => Found::Unable(UNKNOWN),
     }
 }
 
@@ -242,7 +248,7 @@ fn compared(name: &str, value: &str, bound: &str) -> (String, String) {
     };
     (
         format!("{value} {operator} {bound}"),
-        format!("{text} {bound}"),
+        format!("{text} {}", shown(bound)),
     )
 }
 
@@ -257,7 +263,8 @@ fn enumeration(field: &FieldDescriptor, name: &str, set: &Value, value: &str) ->
                 "must be one of the defined enum values".to_owned(),
             )
         }
-        _ => Found::Nothing,
+        ("defined_only" | "example", ..) => Found::Nothing,
+        _ => Found::Unable(UNKNOWN),
     }
 }
 
@@ -298,7 +305,7 @@ fn text(rules: &DynamicMessage, name: &str, found: &Value, value: &str) -> Found
         };
     }
     let Some(constant) = constant(found) else {
-        return Found::Unable("rules don't know this constraint");
+        return Found::Unable(UNKNOWN);
     };
     let holds = |function: &str| format!("{value}.{function}({constant})");
     match name {
@@ -314,7 +321,7 @@ fn text(rules: &DynamicMessage, name: &str, found: &Value, value: &str) -> Found
             format!("!{}", holds("contains")),
             format!("must not contain {constant}"),
         ),
-        _ => Found::Unable("rules don't know this constraint"),
+        _ => Found::Unable(UNKNOWN),
     }
 }
 
@@ -353,7 +360,8 @@ fn well_known(rules: &DynamicMessage, found: &Value, value: &str) -> Found {
             "a valid HTTP header value",
         ),
         (Some(2), false) => ("^[^\\x00\\x0A\\x0D]*$", "a valid HTTP header value"),
-        _ => return Found::Nothing,
+        (Some(0), _) => return Found::Nothing,
+        _ => return Found::Unable(UNKNOWN),
     };
     Found::Check(matches(value, pattern), format!("must be {what}"))
 }

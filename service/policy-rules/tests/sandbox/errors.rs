@@ -72,6 +72,10 @@ fn keys_and_values_of_the_file_are_checked() {
         "line 4, column 12: on_error \"allow\" is neither deny nor skip",
     );
     check(
+        &rule("deny = true").replace("\"r\"", "\"errors\""),
+        "line 2, column 8: the name \"errors\" is that of the counter of errors",
+    );
+    check(
         &rule("rate_limit = 1"),
         "line 4, column 14: rate_limit is a table, not an integer",
     );

@@ -339,14 +339,14 @@ fn numbers_have_bounds() {
         "uint64",
         "uint64.lt = 3",
         &[2.0],
-        "must be less than 3u [uint64.lt]",
+        "must be less than 3 [uint64.lt]",
         &[3.0],
     );
     check(
         "uint64",
         "uint64 = {in: [3]}",
         &[3.0],
-        "must be in list [3u] [uint64.in]",
+        "must be in list [3] [uint64.in]",
         &[4.0],
     );
     check(
@@ -454,7 +454,7 @@ fn presence_decides_what_is_checked() {
         Some("explicit"),
         None,
         Some("unless_zero"),
-        None,
+        Some("set_unless_zero"),
         Some("set_unless_zero"),
         None,
         Some("wrapped"),
@@ -648,10 +648,139 @@ fn services_are_chosen_and_methods_share_rules() {
 }
 
 #[test]
-fn more_constraints_than_rules_are_refused() {
-    let fields: String = (1..=limits::RULES + 1)
-        .map(|at| format!("string f{at} = {at} [(buf.validate.field).string.min_len = 1];\n"))
+fn more_constraints_than_a_module_has_room_for_are_refused() {
+    let constrained = |count: usize| -> String {
+        let field =
+            |at| format!("string f{at} = {at} [(buf.validate.field).string.min_len = 1];\n");
+        (1..=count).map(field).collect()
+    };
+    for (count, expected) in [
+        (limits::FIELDS, None),
+        (
+            limits::FIELDS + 1,
+            Some("read more than 32 fields of a message"),
+        ),
+        (
+            limits::RULES + 1,
+            Some("the file has 257 rules; the limit is 256"),
+        ),
+    ] {
+        let made = validation(
+            &schema(&format!("message M {{ {} }}", constrained(count))),
+            &[],
+        );
+        match (made, expected) {
+            (Ok(made), None) => assert_eq!(made.checked, count),
+            (Err(error), Some(words)) => {
+                let sentence =
+                    format!("the rules of {count} constraints are too much for one module: ");
+                let text = error.to_string();
+                assert!(
+                    text.starts_with(&sentence) && text.contains(words),
+                    "{text}"
+                );
+            }
+            (made, _) => panic!("{count}: {made:?}"),
+        }
+    }
+}
+
+#[test]
+fn streams_of_requests_are_named() {
+    let schema = schema(
+        "service T { rpc Up(stream M) returns (R); rpc Free(stream R) returns (R); rpc Down(M) returns (stream R); }
+        message M { string f = 1 [(buf.validate.field).string.min_len = 1]; }",
+    );
+    let made = validation(&schema, &["s.T".to_owned()]).unwrap();
+    assert!(
+        made.rules.contains(r#"methods = ["s.T/Down"]"#),
+        "{}",
+        made.rules
+    );
+    let places: Vec<_> = made
+        .unchecked
+        .iter()
+        .map(|one| one.place.as_str())
         .collect();
-    let refused = validation(&schema(&format!("message M {{ {fields} }}")), &[]);
-    assert_eq!(refused, Err(ValidationError::TooMany(limits::RULES + 1)));
+    assert_eq!(places, ["s.T/Up"]);
+}
+
+/// Messages that contain the next one twice: a path for each way through them.
+#[test]
+fn paths_without_end_are_refused_at_once() {
+    let levels: String = (0..30)
+        .map(|at| format!("message L{at} {{ L{0} a = 1; L{0} b = 2; }}\n", at + 1))
+        .collect();
+    let last = "message L30 { string f = 1 [(buf.validate.field).string.min_len = 1]; }";
+    let text = format!("message M {{ L0 l = 1; }} {levels} {last}");
+    let refused = validation(&schema(&text), &[]).unwrap_err().to_string();
+    assert!(refused.contains("at most 1024 are looked at"), "{refused}");
+    // As many without a constraint below aren't walked.
+    let text = format!(
+        "message M {{ L0 l = 1; string f = 2 [(buf.validate.field).string.min_len = 1]; }} {levels} message L30 {{}}"
+    );
+    assert_eq!(made(&schema(&text)).checked, 1);
+}
+
+#[test]
+fn constraints_may_have_the_same_name() {
+    let text = r#"
+        message M {
+            option (buf.validate.message) = {
+                cel: {id: "x", expression: "this.n != 1"} cel: {id: "x", expression: "this.n != 2"}
+                cel: {id: "x 2", expression: "this.n != 3"} cel: {id: "errors", expression: "this.n != 4 // a comment"}
+            };
+            int32 n = 1;
+        }"#;
+    let requests: Vec<_> = (0..5).map(|n| json!({ "n": n })).collect();
+    let named =
+        ["x", "x", "x 2", "errors"].map(|id| Some(format!("the constraint isn't met [{id}]")));
+    let expected: Vec<_> = [None].into_iter().chain(named).collect();
+    assert_eq!(violations(text, &requests), expected);
+}
+
+#[test]
+fn every_constraint_that_is_not_checked_is_named() {
+    let named = |text: &str| -> Vec<(String, String)> {
+        let unchecked = made(&schema(text)).unchecked.into_iter();
+        unchecked.map(|one| (one.place, one.constraint)).collect()
+    };
+    let pairs = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+        let owned =
+            |(place, constraint): &(&str, &str)| ((*place).to_owned(), (*constraint).to_owned());
+        all.iter().map(owned).collect()
+    };
+    assert_eq!(
+        named(
+            "message M { repeated I i = 1 [(buf.validate.field).repeated.min_items = 1]; } message I { string f = 1 [(buf.validate.field).string.min_len = 1]; }"
+        ),
+        pairs(&[
+            ("i", "repeated.min_items"),
+            ("i", "the constraints of its items")
+        ])
+    );
+    assert_eq!(
+        named("message M { double d = 1 [(buf.validate.field).double = {gt: -inf, lt: 5}]; }"),
+        pairs(&[("d", "double.lt"), ("d", "double.gt")])
+    );
+    assert_eq!(
+        named(
+            "message M { option (buf.validate.message).cel = {id: \"x\", expression: \"this.nope\"}; string f = 1; }"
+        ),
+        pairs(&[("s.M", "x")])
+    );
+}
+
+#[test]
+fn files_of_editions_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("e.proto");
+    let text = "edition = \"2023\"; package e; import \"buf/validate/validate.proto\";\n\
+                service S { rpc Call(M) returns (M); }\n\
+                message M { string f = 1 [(buf.validate.field).string.min_len = 1]; }";
+    std::fs::write(&file, text).unwrap();
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sandbox/validation");
+    let schema = Schema::load(&[file], &[place.path().to_owned(), own]).unwrap();
+    let refused = validation(&schema, &[]).unwrap_err().to_string();
+    assert!(refused.starts_with("e.proto is of an edition"), "{refused}");
 }
