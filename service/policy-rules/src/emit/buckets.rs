@@ -8,8 +8,8 @@
 //! rate algorithm, in sets of which a key has one way. A key whose set is full of buckets in use
 //! shares the least used one, so a limit is then too strict, never too lax.
 //!
-//! All rules share the sets, which are as many as the shared state has keys. The rule's name is part
-//! of the hash, so a bucket stays that of its rule when the file changes.
+//! All rules share the sets, which are as many as the shared state has keys. The rule's name is
+//! part of the hash, so a bucket stays that of its rule when the file changes.
 
 use wasm_encoder::{BlockType, ValType};
 
