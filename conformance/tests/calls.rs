@@ -113,7 +113,7 @@ fn a_call_ends_as_it_was_explained() {
     let paid = json!({"metadata": ["x-plan"], "allow": ["paid"], "message": "nobody pays"});
     host.push("--tenant acme", "metadata_acl", "plan", &paid);
     host.attach("debts@1", "--side client");
-    host.attach("mask@1", "--side client");
+    host.attach("mask@1", "--side client --hooks request");
     host.attach("masks@1", "--provider --post --side client");
     host.attach("plan@1", "--side server");
 
