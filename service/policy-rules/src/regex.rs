@@ -189,7 +189,7 @@ fn ascii(tree: &mut Ast) -> Result<(), String> {
                 kind: ast::ClassSet::Item(ascii_class(class)),
             });
         }
-        Ast::ClassBracketed(class) => ascii_set(&mut class.kind),
+        Ast::ClassBracketed(class) => ascii_set(&mut class.kind)?,
         Ast::Assertion(assertion) => match assertion.kind {
             ast::AssertionKind::WordBoundary | ast::AssertionKind::NotWordBoundary => {
                 return Err("word boundaries aren't supported in the patterns of rules".to_owned());
@@ -209,17 +209,17 @@ fn ascii(tree: &mut Ast) -> Result<(), String> {
     Ok(())
 }
 
-fn ascii_set(set: &mut ast::ClassSet) {
+fn ascii_set(set: &mut ast::ClassSet) -> Result<(), String> {
     match set {
         ast::ClassSet::Item(item) => ascii_item(item),
-        ast::ClassSet::BinaryOp(operation) => {
-            ascii_set(&mut operation.lhs);
-            ascii_set(&mut operation.rhs);
+        // To RE2 these are characters of the class.
+        ast::ClassSet::BinaryOp(_) => {
+            Err("`&&`, `--` and `~~` in a class aren't supported: write the character once".to_owned())
         }
     }
 }
 
-fn ascii_item(item: &mut ast::ClassSetItem) {
+fn ascii_item(item: &mut ast::ClassSetItem) -> Result<(), String> {
     match item {
         ast::ClassSetItem::Perl(class) => {
             *item = ast::ClassSetItem::Bracketed(Box::new(ast::ClassBracketed {
@@ -227,10 +227,13 @@ fn ascii_item(item: &mut ast::ClassSetItem) {
                 negated: class.negated,
                 kind: ast::ClassSet::Item(ascii_class(class)),
             }));
+            Ok(())
         }
-        ast::ClassSetItem::Bracketed(class) => ascii_set(&mut class.kind),
-        ast::ClassSetItem::Union(union) => union.items.iter_mut().for_each(ascii_item),
-        _ => {}
+        ast::ClassSetItem::Bracketed(_) => {
+            Err("a class in a class isn't supported: write \\[ for the character".to_owned())
+        }
+        ast::ClassSetItem::Union(union) => union.items.iter_mut().try_for_each(ascii_item),
+        _ => Ok(()),
     }
 }
 
@@ -313,6 +316,8 @@ mod tests {
         check(r"(a)\1", "backreferences are not supported");
         check("(?=a)", "look-around");
         check(r"\bword\b", "word boundaries aren't supported");
+        check("[a&&b]", "in a class aren't supported");
+        check("[a[b]]", "a class in a class isn't supported");
         check("(a|b)*a(a|b){20}", "shorten its repetitions");
         check("((a{100}){100}){100}", "shorten its repetitions");
         check(&"a".repeat(1025), "1025 bytes; the limit is 1024");
