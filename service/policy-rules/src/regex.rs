@@ -213,9 +213,9 @@ fn ascii_set(set: &mut ast::ClassSet) -> Result<(), String> {
     match set {
         ast::ClassSet::Item(item) => ascii_item(item),
         // To RE2 these are characters of the class.
-        ast::ClassSet::BinaryOp(_) => {
-            Err("`&&`, `--` and `~~` in a class aren't supported: write the character once".to_owned())
-        }
+        ast::ClassSet::BinaryOp(_) => Err(
+            "`&&`, `--` and `~~` in a class aren't supported: write the character once".to_owned(),
+        ),
     }
 }
 
