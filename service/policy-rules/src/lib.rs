@@ -5,6 +5,8 @@
 //!   TOML           text, places     names            types, fields        usage, rules      WebAssembly
 //! ```
 //!
+//! A file of rules may itself be made: of the constraints that a schema declares (`validation`).
+//!
 //! A module of rules is an ordinary one of the policy ABI, with a manifest of exactly what the
 //! rules read and change. So the daemon knows nothing about rules: sandbox, fuel, grants, views and
 //! the comparison of versions are those of every policy. The same file always gives the same bytes.
